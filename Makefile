@@ -1,0 +1,105 @@
+# Quell. `make run` and `make check` are the two commands; both install what they need.
+#
+#   make                 build/quell.efi
+#   make run             boot it with a Debian guest     [MACHINE=auto|tcg|kvm|bochs] [MANIFEST=FILE]
+#   make test            hosted unit tests
+#   make check           all tests: hosted, then whole machines
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+B := build
+MACHINE ?= auto
+MANIFEST ?=
+HOSTCC ?= gcc
+
+# --- sources ---------------------------------------------------------------------------------
+# Everything in vmm/, virtio/ and drivers/ is portable: it compiles hosted from the same source.
+# Of arch/x86/ only the files named here are pure.
+ARCH_PURE := arch/x86/insn.c arch/x86/nested.c arch/x86/vmx/controls.c arch/x86/vmx/ept.c arch/x86/svm/npt.c
+PORTABLE  := $(wildcard vmm/*.c virtio/*.c drivers/*.c drivers/*/*.c) $(wildcard $(ARCH_PURE))
+MACHINE_C := $(wildcard arch/x86/*.c arch/x86/*/*.c boot/*.c)
+EFI_C     := $(sort $(PORTABLE) $(MACHINE_C))
+EFI_ASM   := $(wildcard arch/x86/*.asm arch/x86/*/*.asm)
+
+# --- the hypervisor ------------------------------------------------------------------------
+CC       := gcc
+WARN     := -Wall -Wextra -Werror -Wstrict-prototypes -Wmissing-prototypes -Wshadow -Wvla -Wundef
+# General registers only: a guest's FPU, SSE and AVX state stays in the processor across exits.
+EFI_CF   := -std=c11 -O2 -g $(WARN) -I. -I$(B)/gen -ffreestanding -fpic -fvisibility=hidden -fno-plt \
+            -fno-stack-protector -fno-strict-aliasing -fno-asynchronous-unwind-tables \
+            -mno-red-zone -mgeneral-regs-only -fcf-protection=none -fno-jump-tables -MMD -MP
+BOOT_CF  := -isystem /usr/include/efi -isystem /usr/include/efi/x86_64 -DGNU_EFI_USE_MS_ABI -maccumulate-outgoing-args
+NASM     := nasm
+EFI_O    := $(EFI_C:%.c=$(B)/efi/%.o) $(EFI_ASM:%.asm=$(B)/efi/%.asm.o)
+
+.PHONY: all run test check deps clean guest
+all: $(B)/quell.efi
+
+$(B)/efi/boot/%.o: EFI_CF += $(BOOT_CF)
+$(B)/efi/%.o: %.c Makefile | $(B)/gen/stamp
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(CC) $(EFI_CF) -c $< -o $@
+
+# Structure offsets for assembly come from C: arch/x86/offsets.c compiles to a list of %defines.
+$(B)/gen/stamp: $(B)/gen/dsdt.h $(B)/gen/offsets.inc
+	@touch $@
+
+$(B)/gen/offsets.inc: arch/x86/offsets.c.in Makefile $(wildcard arch/x86/*.h)
+	@mkdir -p $(@D)
+	@$(CC) $(filter-out -MMD -MP,$(EFI_CF)) -x c -S $< -o - | sed -n 's/^.*->\([A-Za-z0-9_]*\) \$$*\(-*[0-9]*\).*/%define \1 \2/p' > $@
+
+$(B)/efi/%.asm.o: %.asm $(B)/gen/offsets.inc Makefile
+	@mkdir -p $(@D)
+	@echo "  NASM    $<"
+	@$(NASM) -f elf64 -g -F dwarf -Werror -I$(B)/gen/ -I./ $< -o $@
+
+# The guest's DSDT: ASL through iasl to a byte array.
+$(B)/gen/dsdt.h: vmm/dsdt.asl
+	@mkdir -p $(@D)
+	@echo "  IASL    $<"
+	@iasl -ve -p $(B)/gen/dsdt $< >$(B)/gen/dsdt.log 2>&1 || { cat $(B)/gen/dsdt.log; exit 1; }
+	@python3 tools/bin2h dsdt_aml $(B)/gen/dsdt.aml > $@
+
+$(B)/quell.elf: $(EFI_O) boot/quell.lds
+	@echo "  LD      $@"
+	@ld -nostdlib -shared -Bsymbolic -znocombreloc -znoexecstack -T boot/quell.lds \
+	    /usr/lib/crt0-efi-x86_64.o $(EFI_O) -o $@ -L/usr/lib -lgnuefi --no-undefined
+
+$(B)/quell.efi: $(B)/quell.elf
+	@echo "  EFI     $@"
+	@objcopy -j .text -j .sdata -j .data -j .rodata -j .dynamic -j .dynsym -j .rel -j .rela -j .rel.* -j .rela.* -j .reloc \
+	    --target efi-app-x86_64 --subsystem=10 $< $@
+
+# --- hosted: the same portable sources with sanitizers -----------------------------------------
+HOST_CF := -std=c11 -O1 -g $(WARN) -I. -I$(B)/gen -fno-strict-aliasing -D_GNU_SOURCE -MMD -MP -pthread \
+           -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+HOST_O  := $(PORTABLE:%.c=$(B)/host/%.o)
+FAKE_O  := $(patsubst %.c,$(B)/host/%.o,$(wildcard tests/fake/*.c))
+UNIT_C  := $(wildcard tests/unit/test_*.c)
+UNIT    := $(UNIT_C:tests/unit/%.c=$(B)/host/%)
+
+$(B)/host/%.o: %.c Makefile | $(B)/gen/stamp
+	@mkdir -p $(@D)
+	@echo "  HOSTCC  $<"
+	@$(HOSTCC) $(HOST_CF) -c $< -o $@
+
+$(B)/host/libquell.a: $(HOST_O) $(FAKE_O)
+	@rm -f $@; ar rcs $@ $^
+
+$(B)/host/test_%: $(B)/host/tests/unit/test_%.o $(B)/host/libquell.a
+	@$(HOSTCC) $(HOST_CF) $< $(B)/host/libquell.a -o $@
+
+.SECONDARY:
+test: $(UNIT)
+	@python3 tools/unit $(UNIT)
+
+deps:
+	@tools/deps
+
+clean:
+	rm -rf $(B)
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,37 @@
+/*
+ * core.h: what vmm/ asks of the core it runs on, beside platform.h.
+ */
+#ifndef QUELL_ARCH_X86_CORE_H
+#define QUELL_ARCH_X86_CORE_H
+
+#include "arch/types.h"
+
+/* Interrupt vectors of our own. Exceptions are 0 to 31. */
+enum core_vector {
+	CORE_VECTOR_DEVICE   = 0xec, /* MSI or I/O APIC: a device wants its core awake */
+	CORE_VECTOR_TIMER    = 0xee, /* local APIC timer */
+	CORE_VECTOR_WAKE     = 0xef, /* plat_wake */
+	CORE_VECTOR_STOP     = 0xf0, /* panic elsewhere: stop here */
+	CORE_VECTOR_SPURIOUS = 0xff,
+};
+
+/* Interrupts off and on for this core. core_irq_window lets pending ones in, then off again. */
+void core_irq_disable(void);
+void core_irq_enable(void);
+void core_irq_window(void);
+
+/* Local APIC timer of this core, one-shot (TSC-deadline where there is one). UINT64_MAX: off.
+ * Remembers the last deadline and writes the hardware only when it changes. */
+void core_timer_arm(uint64_t deadline_tsc);
+
+/* Starts entry(arg) on that core; returns when it runs. -ETIMEDOUT: it never answered (logged with
+ * its APIC id). Boot core. */
+int core_start(unsigned core, void (*entry)(void *arg), void *arg);
+
+/* How many cores boot_info names, and how many answered. */
+unsigned core_count(void);
+
+/* Ends: what the log's last line says, then power-off. ok decides the exit code under QEMU. */
+void core_power_off(bool ok) __attribute__((noreturn));
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * console.h: guests' consoles on the host console. One guest alone has it raw; several share it,
+ * each line prefixed with its guest's name, input to the one in focus (Ctrl-] then a digit).
+ */
+#ifndef QUELL_VMM_CONSOLE_H
+#define QUELL_VMM_CONSOLE_H
+
+#include "arch/types.h"
+
+struct vm;
+
+/* One byte of a guest's output. Any vCPU core, under that guest's device lock. */
+void console_put(struct vm *vm, uint8_t byte);
+
+/* Shows a guest's unfinished line, such as a prompt, because it is about to wait. */
+void console_flush(struct vm *vm);
+
+/* Reads host input and hands it to the guest in focus. I/O core. Returns bytes taken. */
+unsigned console_input_poll(void);
+
+#endif

@@ -1,0 +1,131 @@
+/*
+ * ioloop.h: the I/O core's loop: adaptive poll and notification over many queues, DESIGN section 4.
+ *
+ * The I/O core owns everything here but what is marked otherwise. Other cores may do two things:
+ * OR a ready bit (ioloop_kick) and post to the mailbox (ioloop_attach, ioloop_detach, ioloop_stop).
+ * In a pass that keeps polling there is no lock, no atomic read-modify-write, no full fence but the
+ * one a signalled batch needs, and no IPI to this core.
+ */
+#ifndef QUELL_VMM_IOLOOP_H
+#define QUELL_VMM_IOLOOP_H
+
+#include "arch/lock.h"
+#include "arch/types.h"
+#include "drivers/bio.h"
+
+#define IOLOOP_QUEUE_MAX   1024u
+#define IOLOOP_DEV_MAX     16u
+#define IOLOOP_COLD_SWEEP  32u /* cold queues looked at in one pass */
+#define IOLOOP_SERVE_MAX   64u /* requests taken from one queue in one pass */
+
+struct ioq;
+
+/* What a queue's device (virtio/blk.c) does for the loop. All on the I/O core. */
+struct ioq_ops {
+	/* Pops and submits at most budget requests; returns how many were taken from the ring or
+	 * otherwise got further (progress). Must remember a request the driver had no room for. */
+	unsigned (*serve)(struct ioq *q, unsigned budget);
+	/* Is there something serve would take? A look without side effect. */
+	bool (*pending)(struct ioq *q);
+	/* Notifications on (no fence inside) and off. */
+	void (*arm)(struct ioq *q);
+	void (*disarm)(struct ioq *q);
+	/* Publishes used elements and interrupts the guest if it wants that. Called once in a pass
+	 * for a queue that called ioq_completed. Returns true when it sent an interrupt. */
+	bool (*publish)(struct ioq *q);
+	/* Attach on the I/O core (maps the ring). -EINVAL leaves the queue unattached. */
+	int (*attach)(struct ioq *q);
+	/* Nothing of it is in flight any more: may be detached. */
+	bool (*drained)(struct ioq *q);
+};
+
+enum ioq_state { IOQ_UNATTACHED, IOQ_COLD, IOQ_HOT, IOQ_DRAINING };
+
+#define IOQ_POLL_AUTO   UINT64_MAX
+#define IOQ_POLL_ALWAYS (UINT64_MAX - 1)
+
+/* Exact counts, written by the I/O core but for kicks. */
+struct ioq_counts {
+	uint64_t requests, read_bytes, written_bytes, errors;
+	uint64_t interrupts, interrupts_suppressed;
+	uint64_t arms, disarms;
+};
+
+struct ioq {
+	/* Hot. */
+	const struct ioq_ops *ops;
+	enum ioq_state state;
+	bool armed;
+	bool completed;          /* on the publish list of this pass */
+	uint32_t id;             /* index in the loop and of its ready bit */
+	uint32_t list_pos;       /* position in the hot or cold list */
+	uint64_t last_progress_tsc;
+	struct ioloop *loop;
+	struct ioq *next_completed;
+	uint64_t poll_ns;        /* 0: never poll; a number; AUTO; ALWAYS */
+	struct bio_dev *dev;
+	struct ioq_counts counts;
+
+	/* Written by vCPU cores. Own cache line. */
+	CACHE_ALIGN atomic_uint_least64_t kicks;
+	/* Mailbox: what was asked and what has been done. The transport writes want (0 detached, 1
+	 * attached); the loop sets is when it got there. */
+	atomic_uint want, is;
+};
+
+struct ioloop_counts {
+	uint64_t passes, empty_passes, promotions, demotions, sleeps, wakes, last_look_hits;
+	uint64_t commits, mailbox_rounds, sleep_tsc;
+};
+
+struct ioloop {
+	/* Hot. */
+	uint32_t hot_count, cold_count, dev_count, sweep_pos;
+	struct ioq *completed_list;
+	uint64_t budget_tsc;      /* how long without progress before it sleeps */
+	uint64_t demote_tsc;      /* how long without progress before a queue goes cold */
+	struct bio_dev *dev[IOLOOP_DEV_MAX];
+	struct ioq *hot[IOLOOP_QUEUE_MAX], *cold[IOLOOP_QUEUE_MAX];
+	struct ioq *queue[IOLOOP_QUEUE_MAX];
+	uint32_t queue_count;
+	unsigned core;
+	struct ioloop_counts counts;
+
+	/* Other cores write below. */
+	CACHE_ALIGN atomic_uint_least64_t ready[IOLOOP_QUEUE_MAX / 64];
+	CACHE_ALIGN atomic_uint_least64_t ready_summary; /* bit n: ready[n] may be non-zero */
+	CACHE_ALIGN atomic_uint mailbox;  /* non-zero: some queue's want differs from its is */
+	atomic_uint stop;
+	CACHE_ALIGN atomic_uint sleeping; /* written by the I/O core */
+	atomic_uint wake;                 /* non-zero ends plat_wait */
+};
+
+/* Empty loop bound to a core. Boot core. */
+void ioloop_init(struct ioloop *loop, unsigned core);
+
+/* Adds a device, a queue (unattached). Boot core, before start. -ENOSPC. */
+int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev);
+int ioloop_queue_add(struct ioloop *loop, struct ioq *q);
+
+/* The hot exit: says that the driver notified queue q. Any core but the I/O core. */
+void ioloop_kick(struct ioq *q);
+
+/* Asks for attach or detach; done when ioq_is_attached agrees. Any core but the I/O core. */
+void ioloop_attach(struct ioq *q);
+void ioloop_detach(struct ioq *q);
+static inline bool ioq_is_attached(struct ioq *q)
+{
+	return atomic_load_explicit(&q->is, memory_order_acquire) != 0;
+}
+
+/* From ioq_ops.serve or a bio's done: this queue has used elements to publish. I/O core. */
+void ioq_completed(struct ioq *q);
+
+/* One pass; true when it made progress. I/O core. */
+bool ioloop_pass(struct ioloop *loop);
+
+/* Runs until ioloop_stop. I/O core. */
+void ioloop_run(struct ioloop *loop);
+void ioloop_stop(struct ioloop *loop);
+
+#endif

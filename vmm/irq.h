@@ -1,0 +1,34 @@
+/*
+ * irq.h: how interrupts reach a vCPU. Everything here may be called on any core.
+ */
+#ifndef QUELL_VMM_IRQ_H
+#define QUELL_VMM_IRQ_H
+
+#include "arch/types.h"
+
+struct vcpu;
+struct vm;
+
+/* An interrupt message, as MSIs, I/O APIC entries and ICR writes make it (SDM 3A 10.6, 10.11). */
+enum irq_mode { IRQ_FIXED = 0, IRQ_LOWEST = 1, IRQ_SMI = 2, IRQ_NMI = 4, IRQ_INIT = 5, IRQ_SIPI = 6, IRQ_EXTINT = 7 };
+
+struct irq_msg {
+	uint32_t dest;  /* APIC id, or logical destination; 0xff / 0xffffffff: all */
+	bool logical;
+	uint8_t mode;   /* enum irq_mode */
+	uint8_t vector;
+};
+
+/* Fixed interrupt to one vCPU: one atomic OR, and one IPI only if the vCPU is in its guest or
+ * halted. The only call from the I/O core to a vCPU. */
+void irq_post(struct vcpu *vcpu, uint8_t vector);
+
+/* Resolves the destination and posts. 0, or -ENOENT: nobody there. */
+int irq_send(struct vm *vm, const struct irq_msg *msg);
+
+/* The one vCPU a fixed message goes to, or NULL: none or several (use irq_send). */
+struct vcpu *irq_single_target(struct vm *vm, const struct irq_msg *msg);
+
+struct irq_msg irq_msi_decode(uint64_t address, uint32_t data);
+
+#endif
