@@ -39,7 +39,11 @@ struct ioq_ops {
 	bool (*drained)(struct ioq *q);
 };
 
-enum ioq_state { IOQ_UNATTACHED, IOQ_COLD, IOQ_HOT, IOQ_DRAINING };
+/*
+ * HOT queues are polled each pass; COLD ones are swept, both with notifications off. ARMED ones have
+ * notifications on and cost nothing: they stand in no list until a kick sets their ready bit.
+ */
+enum ioq_state { IOQ_UNATTACHED, IOQ_ARMED, IOQ_COLD, IOQ_HOT, IOQ_DRAINING };
 
 #define IOQ_POLL_AUTO   UINT64_MAX
 #define IOQ_POLL_ALWAYS (UINT64_MAX - 1)
@@ -55,11 +59,11 @@ struct ioq {
 	/* Hot. */
 	const struct ioq_ops *ops;
 	enum ioq_state state;
-	bool armed;
 	bool completed;          /* on the publish list of this pass */
 	uint32_t id;             /* index in the loop and of its ready bit */
 	uint32_t list_pos;       /* position in the hot or cold list */
 	uint64_t last_progress_tsc;
+	uint64_t demote_tsc;     /* hot without progress for longer: goes cold. 0: never polled */
 	struct ioloop *loop;
 	struct ioq *next_completed;
 	uint64_t poll_ns;        /* 0: never poll; a number; AUTO; ALWAYS */
@@ -82,8 +86,13 @@ struct ioloop {
 	/* Hot. */
 	uint32_t hot_count, cold_count, dev_count, sweep_pos;
 	struct ioq *completed_list;
-	uint64_t budget_tsc;      /* how long without progress before it sleeps */
-	uint64_t demote_tsc;      /* how long without progress before a queue goes cold */
+	uint64_t now_tsc;         /* when this pass began */
+	uint32_t draining_count;
+	/* Rare work for the same core, such as console input: called after each wake-up and every
+	 * housekeep_tsc while awake; the core also wakes for it if housekeep_timed. May be NULL. */
+	void (*housekeep)(void);
+	uint64_t housekeep_tsc, housekeep_last_tsc;
+	bool housekeep_timed;
 	struct bio_dev *dev[IOLOOP_DEV_MAX];
 	struct ioq *hot[IOLOOP_QUEUE_MAX], *cold[IOLOOP_QUEUE_MAX];
 	struct ioq *queue[IOLOOP_QUEUE_MAX];
@@ -103,7 +112,8 @@ struct ioloop {
 /* Empty loop bound to a core. Boot core. */
 void ioloop_init(struct ioloop *loop, unsigned core);
 
-/* Adds a device, a queue (unattached). Boot core, before start. -ENOSPC. */
+/* Adds a device, or an unattached queue whose ops and poll_ns are set. Boot core, before start.
+ * -ENOSPC. */
 int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev);
 int ioloop_queue_add(struct ioloop *loop, struct ioq *q);
 

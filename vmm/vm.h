@@ -97,6 +97,9 @@ struct vm {
 	atomic_uint vcpus_running;
 };
 
+/* The back end, chosen once by main before any guest exists. */
+extern const struct hvm_ops *hvm;
+
 /* Ends a guest: every vCPU leaves. Any core; the first reason stays. */
 void vm_end(struct vm *vm, enum vm_end reason);
 

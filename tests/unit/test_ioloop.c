@@ -1,0 +1,435 @@
+/*
+ * The I/O core's loop against scripted queues and a scripted device.
+ */
+#include "tests/unit/test.h"
+
+#include "tests/fake/platform.h"
+#include "vmm/ioloop.h"
+
+#include <string.h>
+
+struct queue {
+	struct ioq ioq;
+	unsigned backlog;     /* requests published, not yet taken */
+	unsigned flying;      /* taken, not yet completed */
+	bool armed;
+	unsigned looks, publishes;
+	bool publish_on_arm;  /* the race: a request appears just as notifications go on */
+	bool attach_fails;
+};
+
+struct device {
+	struct bio_dev dev;
+	struct queue *from[4096];
+	unsigned polls, irq_on;
+	bool irq_quiet;
+};
+
+static struct ioloop loop;
+static struct device disk;
+static struct queue queues[128];
+
+static struct queue *of(struct ioq *q)
+{
+	return CONTAINER_OF(q, struct queue, ioq);
+}
+
+static unsigned q_serve(struct ioq *q, unsigned budget)
+{
+	struct queue *me = of(q);
+	unsigned n = 0;
+
+	me->looks++;
+	while (n < budget && me->backlog) {
+		me->backlog--;
+		me->flying++;
+		disk.from[disk.dev.in_flight++] = me;
+		disk.dev.submitted = true;
+		n++;
+	}
+	return n;
+}
+
+static bool q_pending(struct ioq *q)
+{
+	of(q)->looks++;
+	return of(q)->backlog != 0;
+}
+
+static void q_arm(struct ioq *q)
+{
+	of(q)->armed = true;
+	if (of(q)->publish_on_arm) {
+		of(q)->publish_on_arm = false;
+		of(q)->backlog++;
+	}
+}
+
+static void q_disarm(struct ioq *q)
+{
+	of(q)->armed = false;
+}
+
+static bool q_publish(struct ioq *q)
+{
+	of(q)->publishes++;
+	return true;
+}
+
+static int q_attach(struct ioq *q)
+{
+	return of(q)->attach_fails ? -EINVAL : 0;
+}
+
+static bool q_drained(struct ioq *q)
+{
+	return of(q)->flying == 0;
+}
+
+static const struct ioq_ops queue_ops = {q_serve, q_pending, q_arm, q_disarm, q_publish, q_attach, q_drained};
+
+static void d_commit(struct bio_dev *dev)
+{
+	dev->submitted = false;
+	dev->doorbells++;
+}
+
+static unsigned d_poll(struct bio_dev *dev, unsigned budget)
+{
+	unsigned n = 0;
+
+	disk.polls++;
+	while (dev->in_flight && n < budget) {
+		struct queue *q = disk.from[--dev->in_flight];
+
+		q->flying--;
+		q->ioq.counts.requests++;
+		ioq_completed(&q->ioq);
+		n++;
+	}
+	return n;
+}
+
+static bool d_irq_set(struct bio_dev *dev, bool on)
+{
+	(void)dev;
+	disk.irq_on = on;
+	return disk.irq_quiet;
+}
+
+static const struct bio_ops disk_ops = {NULL, d_commit, d_poll, d_irq_set};
+
+static void setup(unsigned count, uint64_t poll_ns)
+{
+	fake_reset();
+	fake_tsc = 5000000000ull;
+	memset(queues, 0, sizeof(queues));
+	memset(&disk, 0, sizeof(disk));
+	disk.dev.ops = &disk_ops;
+	disk.irq_quiet = true;
+	ioloop_init(&loop, 0);
+	ioloop_dev_add(&loop, &disk.dev);
+	for (unsigned i = 0; i < count; i++) {
+		queues[i].ioq.ops = &queue_ops;
+		queues[i].ioq.poll_ns = poll_ns;
+		queues[i].ioq.dev = &disk.dev;
+		ioloop_queue_add(&loop, &queues[i].ioq);
+		ioloop_attach(&queues[i].ioq);
+	}
+	ioloop_pass(&loop);
+}
+
+static void kick(struct queue *q)
+{
+	q->backlog++;
+	ioloop_kick(&q->ioq);
+}
+
+/* Stops the loop at the first sleep; what happened up to there is the test's. */
+static void wait_and_stop(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	(void)wake;
+	(void)deadline_tsc;
+	ioloop_stop(&loop);
+}
+
+static void run_until_sleep(void)
+{
+	atomic_store(&loop.stop, 0);
+	fake_wait = wait_and_stop;
+	ioloop_run(&loop);
+}
+
+static void attach_arms(void)
+{
+	setup(3, IOQ_POLL_AUTO);
+	for (unsigned i = 0; i < 3; i++) {
+		CHECK(ioq_is_attached(&queues[i].ioq));
+		CHECK(queues[i].armed);
+		CHECK(queues[i].ioq.state == IOQ_ARMED);
+	}
+}
+
+static void attach_refused_stays_off(void)
+{
+	fake_reset();
+	memset(queues, 0, sizeof(queues));
+	ioloop_init(&loop, 0);
+	queues[0].ioq.ops = &queue_ops;
+	queues[0].attach_fails = true;
+	ioloop_queue_add(&loop, &queues[0].ioq);
+	ioloop_attach(&queues[0].ioq);
+	for (int i = 0; i < 3; i++)
+		ioloop_pass(&loop);
+	CHECK(!ioq_is_attached(&queues[0].ioq));
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].backlog, 1);
+}
+
+static void kick_makes_hot_and_stays_quiet(void)
+{
+	setup(1, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	CHECK(ioloop_pass(&loop));
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	CHECK(!queues[0].armed);
+	CHECK_EQ(queues[0].ioq.counts.requests, 1);
+	CHECK_EQ(queues[0].publishes, 1);
+	/* Ten thousand more without a kick, and never armed in between. */
+	for (int i = 0; i < 10000; i++) {
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+		fake_tsc += 900000; /* just under the hot time */
+		ioloop_pass(&loop);
+	}
+	CHECK_EQ(queues[0].ioq.counts.requests, 10001);
+	CHECK_EQ(queues[0].ioq.kicks, 1);
+	CHECK_EQ(queues[0].ioq.counts.arms, 1);
+}
+
+static void one_doorbell_and_one_publish_a_pass(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	queues[0].backlog = 20;
+	kick(&queues[0]);
+	queues[1].backlog = 9;
+	kick(&queues[1]);
+	ioloop_pass(&loop);
+	CHECK_EQ(disk.dev.doorbells, 1);
+	CHECK_EQ(queues[0].publishes, 1);
+	CHECK_EQ(queues[1].publishes, 1);
+	CHECK_EQ(queues[0].ioq.counts.requests + queues[1].ioq.counts.requests, 31);
+}
+
+static void idle_queue_goes_cold_then_is_swept(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	kick(&queues[1]);
+	ioloop_pass(&loop);
+	/* Queue 1 stays busy, queue 0 idles past its time. */
+	for (int i = 0; i < 4; i++) {
+		fake_tsc += 600000;
+		queues[1].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK(queues[0].ioq.state == IOQ_COLD);
+	CHECK(!queues[0].armed);
+	CHECK(queues[1].ioq.state == IOQ_HOT);
+	/* Published without a kick: the sweep finds it. */
+	queues[0].backlog++;
+	ioloop_pass(&loop);
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	CHECK_EQ(queues[0].ioq.counts.requests, 2);
+	CHECK_EQ(queues[0].ioq.kicks, 1);
+}
+
+static void sweep_cost_is_bounded(void)
+{
+	unsigned looks = 0;
+
+	setup(100, IOQ_POLL_AUTO);
+	for (unsigned i = 0; i < 100; i++)
+		kick(&queues[i]);
+	ioloop_pass(&loop);
+	fake_tsc += 2000000;
+	queues[0].backlog++;
+	ioloop_pass(&loop);
+	CHECK_EQ(loop.cold_count, 99);
+	for (unsigned i = 0; i < 100; i++)
+		queues[i].looks = 0;
+	ioloop_pass(&loop);
+	for (unsigned i = 1; i < 100; i++)
+		looks += queues[i].looks;
+	CHECK_EQ(looks, IOLOOP_COLD_SWEEP);
+	/* Armed queues cost nothing at all. */
+	run_until_sleep();
+	for (unsigned i = 0; i < 100; i++)
+		queues[i].looks = 0;
+	ioloop_pass(&loop);
+	for (unsigned i = 0; i < 100; i++)
+		CHECK_EQ(queues[i].looks, 0);
+}
+
+static void sleeps_armed_and_wakes_by_kick(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	run_until_sleep();
+	CHECK_EQ(loop.counts.sleeps, 1);
+	CHECK(queues[0].armed);
+	CHECK(queues[1].armed);
+	CHECK_EQ(queues[0].ioq.counts.requests, 1);
+	/* No IPI to a core that is awake. */
+	CHECK_EQ(fake_wakes[0], 1); /* the stop, while asleep */
+	kick(&queues[1]);
+	CHECK_EQ(fake_wakes[0], 1);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[1].ioq.counts.requests, 1);
+}
+
+static void wait_kick(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	(void)deadline_tsc;
+	if (queues[0].ioq.counts.requests == 3) {
+		ioloop_stop(&loop);
+		return;
+	}
+	kick(&queues[0]);
+	CHECK(atomic_load(wake));
+	kick(&queues[0]); /* one IPI for a burst */
+}
+
+static void one_ipi_for_a_burst(void)
+{
+	setup(1, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	fake_wait = wait_kick;
+	ioloop_run(&loop);
+	CHECK_EQ(queues[0].ioq.counts.requests, 3);
+	CHECK_EQ(fake_wakes[0], 2);
+}
+
+static void arming_finds_the_race(void)
+{
+	setup(1, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	queues[0].publish_on_arm = true;
+	run_until_sleep();
+	CHECK_EQ(queues[0].ioq.counts.requests, 2);
+	CHECK_EQ(loop.counts.last_look_hits, 1);
+	CHECK_EQ(queues[0].ioq.kicks, 1);
+}
+
+static void poll_zero_reads_only_on_a_kick(void)
+{
+	setup(1, 0);
+	queues[0].looks = 0;
+	queues[0].backlog = 5;
+	for (int i = 0; i < 100; i++)
+		ioloop_pass(&loop);
+	CHECK_EQ(queues[0].looks, 0);
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].ioq.counts.requests, 6);
+	CHECK(queues[0].armed);
+	queues[0].looks = 0;
+	for (int i = 0; i < 100; i++)
+		ioloop_pass(&loop);
+	CHECK_EQ(queues[0].looks, 0);
+	/* The race at arming is found without another kick. */
+	queues[0].publish_on_arm = true;
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].ioq.counts.requests, 8);
+}
+
+static void poll_zero_is_not_starved(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	queues[1].ioq.demote_tsc = 0;
+	queues[0].backlog = 100000;
+	kick(&queues[0]);
+	queues[1].backlog = 199;
+	kick(&queues[1]);
+	for (int i = 0; i < 4; i++)
+		ioloop_pass(&loop);
+	CHECK_EQ(queues[1].ioq.counts.requests, 200);
+}
+
+static void always_never_sleeps(void)
+{
+	setup(1, IOQ_POLL_ALWAYS);
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	fake_tsc += 3600ull * 1000000000u;
+	ioloop_pass(&loop);
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	CHECK(!queues[0].armed);
+}
+
+static void detach_drains(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	queues[0].flying = 1; /* the device holds one back */
+	ioloop_detach(&queues[0].ioq);
+	ioloop_pass(&loop);
+	CHECK(ioq_is_attached(&queues[0].ioq));
+	queues[0].backlog = 3;
+	ioloop_kick(&queues[0].ioq);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].backlog, 3); /* not served any more */
+	/* Its completion touches no ring. */
+	queues[0].publishes = 0;
+	ioq_completed(&queues[0].ioq);
+	queues[0].flying = 0;
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].publishes, 0);
+	CHECK(!ioq_is_attached(&queues[0].ioq));
+	ioloop_attach(&queues[0].ioq);
+	ioloop_pass(&loop);
+	CHECK(ioq_is_attached(&queues[0].ioq));
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].backlog, 0);
+}
+
+static uint64_t wait_deadline;
+
+static void wait_note(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	(void)wake;
+	wait_deadline = deadline_tsc - fake_tsc;
+	ioloop_stop(&loop);
+}
+
+static void completion_wakes_or_is_looked_for(void)
+{
+	static const struct bio_ops blind_ops = {NULL, d_commit, d_poll, NULL};
+
+	/* A device without an interrupt and with a request in flight bounds the sleep. */
+	setup(1, IOQ_POLL_AUTO);
+	disk.dev.ops = &blind_ops;
+	disk.dev.in_flight = 0;
+	fake_wait = wait_note;
+	ioloop_run(&loop);
+	CHECK_EQ(wait_deadline, UINT64_MAX - fake_tsc);
+	setup(1, 0);
+	queues[0].flying = 1;
+	disk.from[0] = &queues[0];
+	disk.dev.in_flight = 1;
+	/* With an interrupt that is not quiet there is no sleep: the completion is there. */
+	disk.irq_quiet = false;
+	fake_wait = wait_and_stop;
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].ioq.counts.requests, 1);
+}
+
+TESTS(T(attach_arms), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
+      T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
+      T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
+      T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
+      T(always_never_sleeps), T(detach_drains), T(completion_wakes_or_is_looked_for))

@@ -1,0 +1,491 @@
+#include "vmm/ioloop.h"
+
+/* How long an "auto" queue stays hot without progress. The loop sleeps when none is hot. */
+#define AUTO_HOT_NS   1000000ull
+#define POLL_BUDGET   256u
+#define HOUSEKEEP_NS  10000000ull
+/* A device whose completions cannot wake the core is looked at this often while it sleeps. */
+#define BLIND_WAIT_NS 50000ull
+
+static uint64_t ns_to_tsc(uint64_t ns)
+{
+	uint64_t hz = plat_tsc_hz();
+
+	/* Start-up and policy changes only, so a divide is fine; split so that it cannot overflow. */
+	return ns / 1000000000u * hz + ns % 1000000000u * (hz / 1000u) / 1000000u;
+}
+
+void ioloop_init(struct ioloop *loop, unsigned core)
+{
+	memset(loop, 0, sizeof(*loop));
+	loop->core = core;
+	loop->housekeep_tsc = ns_to_tsc(HOUSEKEEP_NS);
+}
+
+int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev)
+{
+	for (uint32_t i = 0; i < loop->dev_count; i++)
+		if (loop->dev[i] == dev)
+			return 0;
+	if (loop->dev_count == IOLOOP_DEV_MAX)
+		return -ENOSPC;
+	loop->dev[loop->dev_count++] = dev;
+	return 0;
+}
+
+static void poll_ns_apply(struct ioq *q)
+{
+	if (q->poll_ns == IOQ_POLL_ALWAYS)
+		q->demote_tsc = UINT64_MAX;
+	else if (q->poll_ns == IOQ_POLL_AUTO)
+		q->demote_tsc = ns_to_tsc(AUTO_HOT_NS);
+	else
+		q->demote_tsc = ns_to_tsc(q->poll_ns);
+}
+
+int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
+{
+	if (loop->queue_count == IOLOOP_QUEUE_MAX)
+		return -ENOSPC;
+	q->loop = loop;
+	q->id = loop->queue_count;
+	q->state = IOQ_UNATTACHED;
+	poll_ns_apply(q);
+	loop->queue[loop->queue_count++] = q;
+	return 0;
+}
+
+/* --- what other cores do ----------------------------------------------------------------- */
+
+static void core_rouse(struct ioloop *loop)
+{
+	/* Pairs with the fence in sleep_try: either we see it asleep, or it sees our bit. */
+	if (atomic_load(&loop->sleeping) && !atomic_exchange(&loop->wake, 1))
+		plat_wake(loop->core);
+}
+
+void ioloop_kick(struct ioq *q)
+{
+	struct ioloop *loop = q->loop;
+	uint32_t word = q->id / 64;
+	uint64_t bit = BIT(q->id % 64);
+
+	atomic_fetch_add_explicit(&q->kicks, 1, memory_order_relaxed);
+	/* Already set: whoever set it goes on to the summary and the wake-up. */
+	if (atomic_fetch_or(&loop->ready[word], bit) & bit)
+		return;
+	atomic_fetch_or(&loop->ready_summary, BIT(word));
+	core_rouse(loop);
+}
+
+static void mailbox_post(struct ioq *q, unsigned want)
+{
+	atomic_store(&q->want, want);
+	atomic_store(&q->loop->mailbox, 1);
+	core_rouse(q->loop);
+}
+
+void ioloop_attach(struct ioq *q)
+{
+	mailbox_post(q, 1);
+}
+
+void ioloop_detach(struct ioq *q)
+{
+	mailbox_post(q, 0);
+}
+
+void ioloop_stop(struct ioloop *loop)
+{
+	atomic_store(&loop->stop, 1);
+	core_rouse(loop);
+}
+
+/* --- lists -------------------------------------------------------------------------------- */
+
+static void list_add(struct ioq **list, uint32_t *count, struct ioq *q)
+{
+	q->list_pos = *count;
+	list[(*count)++] = q;
+}
+
+static void list_del(struct ioq **list, uint32_t *count, struct ioq *q)
+{
+	struct ioq *last = list[--*count];
+
+	list[q->list_pos] = last;
+	last->list_pos = q->list_pos;
+}
+
+static void state_set(struct ioloop *loop, struct ioq *q, enum ioq_state state)
+{
+	if (q->state == state)
+		return;
+	if (q->state == IOQ_HOT)
+		list_del(loop->hot, &loop->hot_count, q);
+	else if (q->state == IOQ_COLD)
+		list_del(loop->cold, &loop->cold_count, q);
+	q->state = state;
+	if (state == IOQ_HOT)
+		list_add(loop->hot, &loop->hot_count, q);
+	else if (state == IOQ_COLD)
+		list_add(loop->cold, &loop->cold_count, q);
+}
+
+static void arm(struct ioloop *loop, struct ioq *q)
+{
+	q->ops->arm(q);
+	q->counts.arms++;
+	state_set(loop, q, IOQ_ARMED);
+}
+
+static void promote(struct ioloop *loop, struct ioq *q)
+{
+	if (q->state == IOQ_ARMED) {
+		q->ops->disarm(q);
+		q->counts.disarms++;
+	}
+	if (q->state != IOQ_HOT)
+		loop->counts.promotions++;
+	state_set(loop, q, IOQ_HOT);
+	q->last_progress_tsc = loop->now_tsc;
+}
+
+/* --- serving ------------------------------------------------------------------------------- */
+
+static bool serve(struct ioloop *loop, struct ioq *q)
+{
+	if (!q->ops->serve(q, IOLOOP_SERVE_MAX))
+		return false;
+	q->last_progress_tsc = loop->now_tsc;
+	return true;
+}
+
+/*
+ * A queue that is never polled: one helping for its kick, then armed again, with the look that
+ * finds a request published in between. What is left waits behind its own ready bit, so it neither
+ * starves others nor is starved.
+ */
+static bool serve_unpolled(struct ioloop *loop, struct ioq *q)
+{
+	bool progress = serve(loop, q);
+
+	arm(loop, q);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (q->ops->pending(q)) {
+		atomic_fetch_or(&loop->ready[q->id / 64], BIT(q->id % 64));
+		atomic_fetch_or(&loop->ready_summary, BIT(q->id / 64));
+	}
+	return progress;
+}
+
+static bool ready_serve_one(struct ioloop *loop, struct ioq *q)
+{
+	if (q->state == IOQ_UNATTACHED || q->state == IOQ_DRAINING)
+		return false;
+	if (q->demote_tsc == 0)
+		return serve_unpolled(loop, q);
+	if (q->state == IOQ_HOT)
+		return false; /* the hot list serves it in this same pass */
+	promote(loop, q);
+	/* A kick is progress even when the sweep was quicker: its sender is active. */
+	return true;
+}
+
+static bool ready_serve(struct ioloop *loop)
+{
+	uint64_t words = atomic_exchange(&loop->ready_summary, 0);
+	bool progress = false;
+
+	while (words) {
+		uint32_t word = (uint32_t)__builtin_ctzll(words);
+		uint64_t bits = atomic_exchange(&loop->ready[word], 0);
+
+		words &= words - 1;
+		while (bits) {
+			uint32_t id = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			bits &= bits - 1;
+			progress |= ready_serve_one(loop, loop->queue[id]);
+		}
+	}
+	return progress;
+}
+
+static bool hot_serve(struct ioloop *loop)
+{
+	bool progress = false;
+
+	/* Backwards: a demotion moves the last queue, already served, into the hole. */
+	for (uint32_t i = loop->hot_count; i-- > 0;) {
+		struct ioq *q = loop->hot[i];
+
+		if (serve(loop, q)) {
+			progress = true;
+		} else if (unlikely(loop->now_tsc - q->last_progress_tsc > q->demote_tsc)) {
+			loop->counts.demotions++;
+			state_set(loop, q, IOQ_COLD);
+		}
+	}
+	return progress;
+}
+
+static bool cold_sweep(struct ioloop *loop)
+{
+	uint32_t looks = MIN(loop->cold_count, IOLOOP_COLD_SWEEP);
+	bool progress = false;
+
+	while (looks-- > 0 && loop->cold_count > 0) {
+		struct ioq *q;
+
+		if (loop->sweep_pos >= loop->cold_count)
+			loop->sweep_pos = 0;
+		q = loop->cold[loop->sweep_pos];
+		if (q->ops->pending(q)) {
+			promote(loop, q); /* another takes its place at sweep_pos */
+			progress |= serve(loop, q);
+		} else {
+			loop->sweep_pos++;
+		}
+	}
+	return progress;
+}
+
+static bool devices_poll(struct ioloop *loop)
+{
+	bool progress = false;
+
+	for (uint32_t i = 0; i < loop->dev_count; i++) {
+		struct bio_dev *dev = loop->dev[i];
+
+		if (dev->submitted) {
+			dev->ops->commit(dev);
+			loop->counts.commits++;
+		}
+		if (dev->in_flight && bio_poll(dev, POLL_BUDGET))
+			progress = true;
+	}
+	return progress;
+}
+
+void ioq_completed(struct ioq *q)
+{
+	struct ioloop *loop = q->loop;
+
+	if (q->completed)
+		return;
+	q->completed = true;
+	q->next_completed = loop->completed_list;
+	loop->completed_list = q;
+}
+
+static bool completed_publish(struct ioloop *loop)
+{
+	struct ioq *q = loop->completed_list;
+
+	if (!q)
+		return false;
+	loop->completed_list = NULL;
+	while (q) {
+		struct ioq *next = q->next_completed;
+
+		q->completed = false;
+		/* A queue that drains belongs to a driver that has reset it. */
+		if (likely(q->state != IOQ_DRAINING && q->state != IOQ_UNATTACHED)) {
+			if (q->ops->publish(q))
+				q->counts.interrupts++;
+			else
+				q->counts.interrupts_suppressed++;
+			q->last_progress_tsc = loop->now_tsc;
+		}
+		q = next;
+	}
+	return true;
+}
+
+/* --- configuration, between passes ----------------------------------------------------------- */
+
+static void attach_try(struct ioloop *loop, struct ioq *q)
+{
+	if (q->ops->attach(q)) {
+		atomic_store(&q->want, 0);
+		return;
+	}
+	poll_ns_apply(q);
+	arm(loop, q);
+	atomic_thread_fence(memory_order_seq_cst);
+	atomic_store_explicit(&q->is, 1, memory_order_release);
+	/* The driver may have published before it could kick. */
+	if (q->demote_tsc == UINT64_MAX || q->ops->pending(q))
+		ready_serve_one(loop, q);
+}
+
+static void drained_check(struct ioloop *loop)
+{
+	for (uint32_t i = 0; i < loop->queue_count; i++) {
+		struct ioq *q = loop->queue[i];
+
+		if (q->state != IOQ_DRAINING || !q->ops->drained(q))
+			continue;
+		loop->draining_count--;
+		state_set(loop, q, IOQ_UNATTACHED);
+		atomic_store_explicit(&q->is, 0, memory_order_release);
+		/* An attach may have been asked for meanwhile. */
+		atomic_store(&loop->mailbox, 1);
+	}
+}
+
+static void mailbox_serve(struct ioloop *loop)
+{
+	atomic_store(&loop->mailbox, 0);
+	atomic_thread_fence(memory_order_seq_cst);
+	loop->counts.mailbox_rounds++;
+	for (uint32_t i = 0; i < loop->queue_count; i++) {
+		struct ioq *q = loop->queue[i];
+		bool want = atomic_load_explicit(&q->want, memory_order_acquire);
+
+		if (want && q->state == IOQ_UNATTACHED) {
+			attach_try(loop, q);
+		} else if (!want && q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING) {
+			state_set(loop, q, IOQ_DRAINING);
+			loop->draining_count++;
+		}
+	}
+}
+
+bool ioloop_pass(struct ioloop *loop)
+{
+	bool progress = false;
+
+	loop->now_tsc = plat_tsc();
+	loop->counts.passes++;
+	if (unlikely(atomic_load_explicit(&loop->mailbox, memory_order_relaxed))) {
+		mailbox_serve(loop);
+		progress = true;
+	}
+	if (unlikely(atomic_load_explicit(&loop->ready_summary, memory_order_relaxed)))
+		progress |= ready_serve(loop);
+	progress |= hot_serve(loop);
+	progress |= cold_sweep(loop);
+	progress |= devices_poll(loop);
+	progress |= completed_publish(loop);
+	if (unlikely(loop->draining_count))
+		drained_check(loop);
+	if (!progress)
+		loop->counts.empty_passes++;
+	return progress;
+}
+
+/* --- sleep ------------------------------------------------------------------------------------ */
+
+static bool look_again(struct ioloop *loop, struct ioq *const *list, uint32_t count)
+{
+	bool pending = false;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct ioq *q = list[i];
+
+		if (!q->ops->pending(q))
+			continue;
+		promote(loop, q);
+		pending = true;
+	}
+	return pending;
+}
+
+/* Arms all that is not armed. True: something was published meanwhile and is hot again. */
+static bool arm_all(struct ioloop *loop)
+{
+	uint32_t hot = loop->hot_count, cold = loop->cold_count;
+	bool pending;
+
+	/* Emptied from the end, so the arrays still hold what was listed. */
+	while (loop->hot_count > 0)
+		arm(loop, loop->hot[loop->hot_count - 1]);
+	while (loop->cold_count > 0)
+		arm(loop, loop->cold[loop->cold_count - 1]);
+	if (hot + cold == 0)
+		return false;
+	atomic_thread_fence(memory_order_seq_cst);
+	/* A promotion writes hot[] no further than what was looked at. */
+	pending = look_again(loop, loop->hot, hot);
+	return look_again(loop, loop->cold, cold) || pending;
+}
+
+/* Completion interrupts on or off. False: some device has something, or cannot wake us. */
+static bool devices_irq_set(struct ioloop *loop, bool on, bool *blind)
+{
+	bool quiet = true;
+
+	for (uint32_t i = 0; i < loop->dev_count; i++) {
+		struct bio_dev *dev = loop->dev[i];
+
+		if (!dev->in_flight && on)
+			continue;
+		if (!dev->ops->irq_set)
+			*blind |= dev->in_flight != 0;
+		else if (!dev->ops->irq_set(dev, on))
+			quiet = false;
+	}
+	return quiet;
+}
+
+static bool has_business(struct ioloop *loop)
+{
+	return atomic_load(&loop->ready_summary) || atomic_load(&loop->mailbox) ||
+	       atomic_load(&loop->stop);
+}
+
+static void sleep_try(struct ioloop *loop)
+{
+	uint64_t deadline_tsc = UINT64_MAX, slept_tsc;
+	bool blind = false;
+
+	if (arm_all(loop)) {
+		loop->counts.last_look_hits++;
+		return;
+	}
+	atomic_store(&loop->sleeping, 1);
+	/* Against core_rouse: we say "asleep" before we look; they set a bit before they ask. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (has_business(loop) || !devices_irq_set(loop, true, &blind)) {
+		atomic_store(&loop->sleeping, 0);
+		devices_irq_set(loop, false, &blind);
+		loop->counts.last_look_hits++;
+		return;
+	}
+	slept_tsc = plat_tsc();
+	if (loop->housekeep_timed)
+		deadline_tsc = slept_tsc + loop->housekeep_tsc;
+	if (blind)
+		deadline_tsc = slept_tsc + ns_to_tsc(BLIND_WAIT_NS);
+	loop->counts.sleeps++;
+	plat_wait(&loop->wake, deadline_tsc);
+	atomic_store(&loop->sleeping, 0);
+	atomic_store(&loop->wake, 0);
+	devices_irq_set(loop, false, &blind);
+	loop->counts.wakes++;
+	loop->now_tsc = plat_tsc();
+	loop->counts.sleep_tsc += loop->now_tsc - slept_tsc;
+	loop->housekeep_last_tsc = loop->now_tsc - loop->housekeep_tsc;
+}
+
+void ioloop_run(struct ioloop *loop)
+{
+	while (!atomic_load_explicit(&loop->stop, memory_order_relaxed) || loop->draining_count) {
+		bool progress = ioloop_pass(loop);
+
+		if (loop->housekeep &&
+		    loop->now_tsc - loop->housekeep_last_tsc >= loop->housekeep_tsc) {
+			loop->housekeep_last_tsc = loop->now_tsc;
+			loop->housekeep();
+		}
+		if (progress)
+			continue;
+		/* With nothing hot there is nothing that polling could find sooner than a kick. */
+		if (loop->hot_count == 0)
+			sleep_try(loop);
+		else
+			plat_relax();
+	}
+}
