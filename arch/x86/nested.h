@@ -46,6 +46,12 @@ struct nested_leaf {
 	uint64_t entry;      /* as the processor reads it; 0 for a hole */
 };
 
+/* Do kicks have a fault of their own? If not, a non-present fault may be one: nested_lookup. */
+static inline bool nested_mmio_is_present(const struct nested_format *format)
+{
+	return format->mmio_entry & format->present_mask;
+}
+
 /* Bytes that one entry of that level spans. */
 static inline uint64_t nested_span(unsigned level)
 {
