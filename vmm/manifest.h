@@ -21,28 +21,35 @@ struct manifest_pos {
 };
 
 enum manifest_poll { MANIFEST_POLL_NS, MANIFEST_POLL_AUTO, MANIFEST_POLL_ALWAYS };
+/* How cores wait when there is nothing to do. */
+enum manifest_idle {
+	MANIFEST_IDLE_AUTO,
+	MANIFEST_IDLE_MWAIT,
+	MANIFEST_IDLE_HLT,
+	MANIFEST_IDLE_POLL
+};
 enum manifest_unknown_msr { MANIFEST_MSR_FAULT, MANIFEST_MSR_IGNORE };
 
 struct manifest_disk {
 	struct manifest_pos pos, source_pos;
 	char source[MANIFEST_STR_MAX]; /* nvme0n1p2, PARTUUID=, PARTLABEL=, ram:FILE, null:SIZE */
 	bool readonly;
-	uint16_t num_queues;           /* default 1 */
-	uint16_t queue_size;           /* default 256 */
-	enum manifest_poll poll;       /* default AUTO */
+	uint16_t num_queues;     /* default 1 */
+	uint16_t queue_size;     /* default 256 */
+	enum manifest_poll poll; /* default AUTO */
 	uint64_t poll_ns;
 };
 
 struct manifest_guest {
-	struct manifest_pos pos, kernel_pos, initrd_pos, memory_pos, cpus_pos, vcpus_pos;
+	struct manifest_pos pos, name_pos, kernel_pos, initrd_pos, memory_pos, cpus_pos, vcpus_pos;
 	char name[32];
 	char kernel[MANIFEST_STR_MAX], initrd[MANIFEST_STR_MAX]; /* initrd "": none */
 	char cmdline[MANIFEST_CMDLINE_MAX];
 	uint64_t memory_bytes;
-	uint32_t vcpus;                        /* default 1 */
-	uint32_t cpu_count;                    /* 0: chosen by Quell; else equals vcpus */
-	uint32_t cpus[MANIFEST_CPU_MAX];       /* core numbers */
-	bool serial;                           /* serial = "host" (default) or "none" */
+	uint32_t vcpus;                  /* default 1 */
+	uint32_t cpu_count;              /* 0: chosen by Quell; else equals vcpus */
+	uint32_t cpus[MANIFEST_CPU_MAX]; /* core numbers */
+	bool serial;                     /* serial = "host" (default) or "none" */
 	bool control;
 	enum manifest_unknown_msr unknown_msr;
 	uint32_t disk_count;
@@ -50,10 +57,12 @@ struct manifest_guest {
 };
 
 struct manifest {
-	struct manifest_pos io_core_pos;
-	uint32_t io_core;                      /* default 0 */
+	struct manifest_pos io_core_pos, idle_pos;
+	uint32_t io_core;        /* default 0 */
+	enum manifest_idle idle; /* default AUTO */
 	uint32_t disable_count;
 	char disable[MANIFEST_DISABLE_MAX][32]; /* optional controls to do without */
+	struct manifest_pos disable_pos[MANIFEST_DISABLE_MAX];
 	uint32_t guest_count;
 	struct manifest_guest guest[MANIFEST_GUEST_MAX];
 };
