@@ -133,31 +133,18 @@ static unsigned level_for(uint64_t addresses, uint64_t len_bytes, bool large_2m,
 }
 
 /*
- * A hole can be empty and yet have a table (its neighbour's) where a larger leaf would go; then
- * the range is entered in smaller pieces.
+ * No table can be in a large leaf's way: tables are made only for a leaf below them, and the range
+ * is known to hold no leaf.
  */
-static bool table_in_way(const struct nested_format *format, const struct hvm_vm *vm, gpa_t gpa,
-                         unsigned level)
-{
-	return nested_lookup(format, vm, gpa).len_bytes < nested_span(level);
-}
-
 static int map(const struct nested_format *format, struct hvm_vm *vm, gpa_t gpa, hpa_t hpa,
                uint64_t len_bytes, bool mmio)
 {
 	while (len_bytes) {
 		unsigned level = level_for(mmio ? gpa : gpa | hpa, len_bytes, mmio || format->large_2m,
 		                           mmio || format->large_1g);
-		nested_entry *entry;
-		uint64_t span;
+		uint64_t span = nested_span(level);
+		nested_entry *entry = entry_for(format, vm, gpa, level);
 
-		while (level > 1 && table_in_way(format, vm, gpa, level))
-			level--;
-		/* With 2 MiB pages off but 1 GiB on, what does not fit falls to 4 KiB. */
-		if (!mmio && level == 2 && !format->large_2m)
-			level = 1;
-		span = nested_span(level);
-		entry = entry_for(format, vm, gpa, level);
 		if (!entry)
 			return -ENOMEM;
 		if (mmio)
