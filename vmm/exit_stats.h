@@ -19,7 +19,8 @@ struct exit_stat {
 
 struct exit_stats {
 	struct exit_stat reason[HVM_EXIT_COUNT];
-	uint64_t guest_tsc, handling_tsc, halted_tsc, start_tsc, end_tsc;
+	/* Where the time went; what is missing to wall_tsc is entry and exit of the run loop. */
+	uint64_t guest_tsc, handling_tsc, halted_tsc, wall_tsc;
 };
 
 /* Counts one exit of that reason that took tsc cycles to handle. */
