@@ -13,6 +13,7 @@
 #include "vmm/exit_stats.h"
 #include "vmm/gmem.h"
 #include "vmm/manifest.h"
+#include "vmm/msr.h"
 #include "vmm/pvclock.h"
 #include "vmm/vioapic.h"
 #include "vmm/vlapic.h"
@@ -48,7 +49,7 @@ struct vcpu {
 	unsigned core;
 	enum vcpu_run_state run_state;
 	uint64_t kvmclock_msr;       /* MSR_KVM_SYSTEM_TIME_NEW as the guest wrote it */
-	uint64_t misc_msr[8];        /* emulated MSRs with storage only, see msr.c */
+	struct msr_state msr;        /* emulated MSRs with storage only */
 	struct exit_stats stats;
 
 	/* Any core. */
@@ -95,6 +96,7 @@ struct vm {
 
 	atomic_uint end;             /* enum vm_end; the first to leave VM_ALIVE wins */
 	atomic_uint vcpus_running;
+	atomic_uint unknown_msrs;    /* accesses to MSRs nobody knows, counted by msr.c */
 };
 
 /* The back end, chosen once by main before any guest exists. */
@@ -102,5 +104,8 @@ extern const struct hvm_ops *hvm;
 
 /* Ends a guest: every vCPU leaves. Any core; the first reason stays. */
 void vm_end(struct vm *vm, enum vm_end reason);
+
+/* The word for it: "power-off", "reset", "triple-fault", "error". */
+const char *vm_end_name(enum vm_end end);
 
 #endif
