@@ -47,6 +47,11 @@ enum hvm_exit_reason {
 struct hvm_exit {
 	enum hvm_exit_reason reason;
 	uint8_t insn_len; /* of the exiting instruction; 0: not known, decode it */
+	/* KICK and MEM: bytes at rip as the processor fetched them, where it hands them over; with a
+	 * count of 0 read them from the guest. Shorter than the instruction when that crosses a page
+	 * which cannot be fetched. */
+	uint8_t insn_bytes_count;
+	const uint8_t *insn_bytes;
 	union {
 		struct {
 			gpa_t gpa;
@@ -64,7 +69,7 @@ struct hvm_exit {
 			uint32_t index;
 		} msr;
 		struct {
-			uint8_t gpr; /* source or destination, by encoding */
+			uint8_t gpr; /* source or destination, by encoding; or HVM_GPR_UNKNOWN */
 			bool write;
 		} cr8;
 		struct {
@@ -72,6 +77,8 @@ struct hvm_exit {
 		} raw;
 	} u;
 };
+
+#define HVM_GPR_UNKNOWN 0xff /* decode the instruction at rip: 0F 20 or 0F 22, ModRM.rm, REX.B */
 
 /* Access rights in the layout of VMX: type 3:0, S 4, DPL 6:5, P 7, AVL 12, L 13, D 14, G 15, unusable 16. */
 struct hvm_seg {
