@@ -28,8 +28,20 @@ void core_timer_arm(uint64_t deadline_tsc);
  * its APIC id). Boot core. */
 int core_start(unsigned core, void (*entry)(void *arg), void *arg);
 
-/* How many cores boot_info names, and how many answered. */
+/* How many cores boot_info names. */
 unsigned core_count(void);
+
+/* Whether that core runs our code: the boot core, and those core_start reached. */
+bool core_online(unsigned core);
+
+/* Makes console input end plat_wait on that core, through UART and I/O APIC. Boot core.
+ * -EOPNOTSUPP: no UART or no I/O APIC answers; then poll. */
+int core_console_irq_enable(unsigned core);
+
+/* What plat_mem_alloc still has, in all and as one piece of that alignment. False: no such piece.
+ * Boot core. */
+uint64_t core_mem_free_bytes(void);
+bool core_mem_largest(uint64_t align_bytes, uint64_t *len_bytes);
 
 /* Ends: what the log's last line says, then power-off. ok decides the exit code under QEMU. */
 void core_power_off(bool ok) __attribute__((noreturn));
