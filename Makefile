@@ -102,4 +102,4 @@ deps:
 clean:
 	rm -rf $(B)
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/efi $(B)/host -type f -name '*.d' 2>/dev/null)
