@@ -1,12 +1,12 @@
 #include "vmm/guest.h"
 
 #include "arch/x86/core.h"
-#include "drivers/source.h"
 #include "virtio/blk.h"
 #include "virtio/virtio_pci.h"
 #include "vmm/acpi.h"
 #include "vmm/console.h"
 #include "vmm/fmt.h"
+#include "vmm/irq.h"
 #include "vmm/linux.h"
 #include "vmm/msr.h"
 #include "vmm/vcpu.h"
@@ -125,21 +125,16 @@ static int vcpus_create(struct vm *vm, const uint32_t *cores, struct manifest_er
 
 /* --- kernel ---------------------------------------------------------------------------------------- */
 
-static int kernel_load(struct vm *vm, const struct guest_files *files, struct manifest_error *err)
+static int kernel_load(struct vm *vm, source_file_fn file, struct manifest_error *err)
 {
 	const struct manifest_guest *config = vm->config;
 	struct linux_image image = {.cmdline = config->cmdline};
 	char why[MANIFEST_ERR_MAX];
 
-	image.kernel = files->find(config->kernel, &image.kernel_len_bytes);
-	if (!image.kernel)
+	if (!file(config->kernel, &image.kernel_hpa, &image.kernel_len_bytes))
 		return fail(err, config->kernel_pos, "kernel \"%s\" was not loaded", config->kernel);
-	if (config->initrd[0]) {
-		image.initrd = files->find(config->initrd, &image.initrd_len_bytes);
-		if (!image.initrd)
-			return fail(err, config->initrd_pos, "initrd \"%s\" was not loaded",
-			            config->initrd);
-	}
+	if (config->initrd[0] && !file(config->initrd, &image.initrd_hpa, &image.initrd_len_bytes))
+		return fail(err, config->initrd_pos, "initrd \"%s\" was not loaded", config->initrd);
 	if (acpi_build(&vm->mem, vm->vcpu_count, &image.rsdp_gpa))
 		return fail(err, config->pos, "guest \"%s\": its memory has no room for ACPI tables",
 		            vm->name);
@@ -163,7 +158,7 @@ static uint64_t poll_ns_of(const struct manifest_disk *config)
 	return config->poll_ns;
 }
 
-static int disk_create(struct vm *vm, unsigned index, const struct guest_files *files,
+static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
                        struct ioloop *loop, struct manifest_error *err)
 {
 	const struct manifest_disk *config = &vm->config->disk[index];
@@ -173,7 +168,7 @@ static int disk_create(struct vm *vm, unsigned index, const struct guest_files *
 
 	if (!blk)
 		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name, index);
-	if (source_open(config->source, files->find, !config->readonly, &extent, why, sizeof(why)))
+	if (source_open(config->source, file, !config->readonly, &extent, why, sizeof(why)))
 		return fail(err, config->source_pos, "guest \"%s\": %s", vm->name, why);
 	fmt_snprintf(serial, sizeof(serial), "quell-%u-%u", vm->index, index);
 	if (vblk_create(blk, config, extent, &vm->mem, serial) || virtio_pci_blk_add(vm, blk))
@@ -200,7 +195,7 @@ static int disk_create(struct vm *vm, unsigned index, const struct guest_files *
 /* --- creation and end -------------------------------------------------------------------------------- */
 
 struct vm *guest_create(const struct manifest_guest *config, unsigned index, const uint32_t *cores,
-                        const struct guest_files *files, uint64_t wall_unix_ns,
+                        source_file_fn file, uint64_t wall_unix_ns,
                         struct ioloop *loop, struct manifest_error *err)
 {
 	static uint32_t next_tag = 1;
@@ -227,10 +222,10 @@ struct vm *guest_create(const struct manifest_guest *config, unsigned index, con
 	vioapic_init(&vm->ioapic, vm);
 	vuart_init(&vm->uart, vm);
 	vpci_init(&vm->pci);
-	if (vcpus_create(vm, cores, err) || kernel_load(vm, files, err))
+	if (vcpus_create(vm, cores, err) || kernel_load(vm, file, err))
 		return NULL;
 	for (unsigned i = 0; i < config->disk_count; i++)
-		if (disk_create(vm, i, files, loop, err))
+		if (disk_create(vm, i, file, loop, err))
 			return NULL;
 	atomic_store(&vm->vcpus_running, vm->vcpu_count);
 	if (config->serial)
@@ -247,14 +242,8 @@ void vm_end(struct vm *vm, enum vm_end reason)
 
 	if (!atomic_compare_exchange_strong(&vm->end, &alive, reason))
 		return;
-	for (unsigned i = 0; i < vm->vcpu_count; i++) {
-		struct vcpu *v = vm->vcpu[i];
-
-		atomic_fetch_or(&v->events, VCPU_EVENT_STOP);
-		atomic_store(&v->wake, 1);
-		if (atomic_load(&v->mode) != VCPU_HOST)
-			plat_wake(v->core);
-	}
+	for (unsigned i = 0; i < vm->vcpu_count; i++)
+		irq_event(vm->vcpu[i], VCPU_EVENT_STOP);
 }
 
 /* The guest has stopped: its queues leave the I/O core, so that nothing more reaches its memory. */

@@ -46,15 +46,16 @@ static NORETURN void refuse_at(struct manifest_pos pos, const char *fmt, ...)
 	refuse();
 }
 
-static const void *file_find(const char *name, uint64_t *len_bytes)
+static bool file_find(const char *name, hpa_t *base_hpa, uint64_t *len_bytes)
 {
 	for (uint32_t i = 0; i < boot->file_count; i++) {
 		if (strcmp(boot->files[i].name, name))
 			continue;
+		*base_hpa = boot->files[i].base_hpa;
 		*len_bytes = boot->files[i].len_bytes;
-		return (const void *)(uintptr_t)boot->files[i].base_hpa;
+		return true;
 	}
-	return NULL;
+	return false;
 }
 
 static void cores_check(void)
@@ -134,12 +135,11 @@ static uint64_t wall_now_ns(void)
 static void guests_create(void)
 {
 	static uint32_t cores[MANIFEST_GUEST_MAX][MANIFEST_CPU_MAX];
-	static const struct guest_files files = {file_find};
 
 	cores_assign(cores);
 	ioloop_init(&loop, manifest.io_core);
 	for (unsigned g = 0; g < manifest.guest_count; g++) {
-		vms[g] = guest_create(&manifest.guest[g], g, cores[g], &files, wall_now_ns(), &loop,
+		vms[g] = guest_create(&manifest.guest[g], g, cores[g], file_find, wall_now_ns(), &loop,
 		                      &error);
 		if (!vms[g])
 			refuse();
@@ -239,6 +239,7 @@ void quell_main(const struct boot_info *info)
 	         report_accelerator(), core_count(), (unsigned long long)(core_mem_free_bytes() / MIB),
 	         (unsigned long long)(plat_tsc_hz() / 1000));
 	nvme_probe_all();
+	nvme_irq_route(manifest.io_core);
 	guests_create();
 	run();
 	report = (struct report){vms, vm_count, &loop, plat_tsc() - start_tsc};
