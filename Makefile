@@ -103,3 +103,20 @@ clean:
 	rm -rf $(B)
 
 -include $(shell find $(B)/efi $(B)/host -type f -name '*.d' 2>/dev/null)
+
+# --- the back ends' smoke test: arch/ and boot/ with tests/system/hvm_smoke/ instead of vmm/ --------
+SMOKE_C := $(filter arch/% boot/%,$(EFI_C)) drivers/uart.c \
+           $(addprefix vmm/,fmt.c manifest.c manifest_check.c toml.c utf8.c) \
+           $(wildcard tests/system/hvm_smoke/*.c)
+SMOKE_O := $(patsubst %,$(B)/efi/%.o,$(basename $(SMOKE_C))) $(filter %.asm.o,$(EFI_O)) \
+           $(B)/efi/tests/system/hvm_smoke/guest.asm.o
+
+$(B)/hvm-smoke.elf: $(SMOKE_O) boot/quell.lds
+	@echo "  LD      $@"
+	@ld -nostdlib -shared -Bsymbolic -znocombreloc -znoexecstack -T boot/quell.lds \
+	    /usr/lib/crt0-efi-x86_64.o $(SMOKE_O) -o $@ -L/usr/lib -lgnuefi --no-undefined
+
+$(B)/hvm-smoke.efi: $(B)/hvm-smoke.elf
+	@echo "  EFI     $@"
+	@objcopy -j .text -j .sdata -j .data -j .rodata -j .dynamic -j .dynsym -j .rel -j .rela -j .rel.* -j .rela.* -j .reloc \
+	    --target efi-app-x86_64 --subsystem=10 $< $@

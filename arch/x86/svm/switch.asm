@@ -42,9 +42,9 @@ svm_switch:
 	mov r15, GPR(15)
 	mov rdi, GPR(7)
 
-	vmload rax
-	vmrun rax
-	vmsave rax
+	vmload
+	vmrun
+	vmsave
 
 	push rdi
 	mov rdi, [rsp + 16]
@@ -66,7 +66,7 @@ svm_switch:
 
 	; The host's task register must be back before an NMI may look for its stack.
 	mov rax, [rsp]
-	vmload rax
+	vmload
 	stgi
 	nop                     ; the interrupt that ended the run is taken here
 	cli
