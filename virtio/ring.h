@@ -33,6 +33,7 @@ struct virtq {
 	volatile void *used;
 	uint16_t size;
 	uint16_t last_avail;  /* next avail entry to pop */
+	uint16_t avail_seen;  /* avail.idx as last loaded: up to here entries are there */
 	uint16_t used_idx;    /* entries pushed, not yet all published */
 	uint16_t used_published; /* used.idx as the driver sees it */
 	uint16_t used_signalled; /* used.idx when the driver was last interrupted */
@@ -74,8 +75,8 @@ bool ring_should_signal(struct virtq *vq);
  * then asks ring_pending once more. */
 void ring_arm(struct virtq *vq);
 
-/* Turns notifications off. With EVENT_IDX parks avail_event where the driver crosses it last;
- * ring_pop re-parks it before 65,536 submissions can cross it. */
+/* Turns notifications off. With EVENT_IDX parks avail_event 32,768 entries ahead; ring_pop moves it
+ * on before submissions can cross it. */
 void ring_disarm(struct virtq *vq);
 
 #endif
