@@ -12,6 +12,7 @@
 #include "arch/x86/hvm.h"
 #include "vmm/exit_stats.h"
 #include "vmm/gmem.h"
+#include "vmm/linux.h"
 #include "vmm/manifest.h"
 #include "vmm/msr.h"
 #include "vmm/pvclock.h"
@@ -80,6 +81,7 @@ struct vm {
 	unsigned vcpu_count;
 	struct vcpu *vcpu[VM_VCPU_MAX];
 
+	struct linux_entry entry; /* how vCPU 0 starts */
 	uint64_t tsc_offset;
 	struct pvclock_base clock;
 
