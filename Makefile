@@ -34,7 +34,7 @@ BOOT_CF  := -isystem /usr/include/efi -isystem /usr/include/efi/x86_64 -DGNU_EFI
 NASM     := nasm
 EFI_O    := $(EFI_C:%.c=$(B)/efi/%.o) $(EFI_ASM:%.asm=$(B)/efi/%.asm.o)
 
-.PHONY: all run test check deps clean guest
+.PHONY: all run test check deps clean guest test-guests
 all: $(B)/quell.efi
 
 $(B)/efi/boot/%.o: EFI_CF += $(BOOT_CF)
@@ -92,12 +92,54 @@ $(B)/host/libquell.a: $(HOST_O) $(FAKE_O)
 $(B)/host/test_%: $(B)/host/tests/unit/test_%.o $(B)/host/libquell.a
 	@$(HOSTCC) $(HOST_CF) $< $(B)/host/libquell.a -o $@
 
+$(B)/host/manifest_dump: $(B)/host/tests/unit/manifest_dump.o $(B)/host/libquell.a
+	@$(HOSTCC) $(HOST_CF) $< $(B)/host/libquell.a -o $@
+
+# Tests in Python drive hosted programs; UNIT_AIDS are those programs.
+UNIT_PY   := $(wildcard tests/unit/test_*.py)
+UNIT_AIDS := $(B)/host/manifest_dump
+
 .SECONDARY:
-test: $(UNIT)
-	@python3 tools/unit $(UNIT)
+test: $(UNIT) $(UNIT_AIDS)
+	@python3 tools/unit $(UNIT) $(UNIT_PY)
+
+# --- whole machines ------------------------------------------------------------------------------
+# Small guests for tests: each is a minimal bzImage in one assembly file.
+GUESTS := $(patsubst tests/guest/%.asm,$(B)/tests/guest/%,$(wildcard tests/guest/*.asm))
+
+$(B)/tests/guest/%: tests/guest/%.asm $(wildcard tests/guest/*.inc)
+	@mkdir -p $(@D)
+	@echo "  NASM    $<"
+	@$(NASM) -f bin -Werror -Itests/guest/ $< -o $@
+
+test-guests: $(GUESTS)
+
+# The Linux guest, from Debian's packages.
+guest:
+	@tools/guest
 
 deps:
 	@tools/deps
+
+RUN_MANIFEST := $(or $(MANIFEST),tools/manifests/$(if $(filter bochs,$(MACHINE)),debian-bochs,debian).toml)
+RUN_TIMEOUT  ?= 3600
+
+$(B)/run/disk.img:
+	@mkdir -p $(@D)
+	@tools/mkdisk make $@
+
+$(B)/run/ram.img:
+	@mkdir -p $(@D)
+	@tools/mkdisk make $@ --plain 16M
+
+run:
+	@tools/deps
+	@$(MAKE) --no-print-directory $(B)/quell.efi guest $(B)/run/disk.img $(B)/run/ram.img
+	@tools/run --machine $(MACHINE) --manifest $(RUN_MANIFEST) --disk $(B)/run/disk.img --timeout $(RUN_TIMEOUT)
+
+# Installs, builds, and runs every test; its last line is "N passed, N failed, N skipped".
+check:
+	@python3 tools/check
 
 clean:
 	rm -rf $(B)

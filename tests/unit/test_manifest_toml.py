@@ -2,9 +2,10 @@
 """Holds vmm/manifest.c against Python's tomllib: whatever Quell accepts must mean the same there,
 and whatever tomllib rejects Quell must reject, with a line and a column inside the file.
 
-usage: test_manifest_toml.py PATH_TO_manifest_dump [COUNT] [SEED]"""
+usage: test_manifest_toml.py [PATH_TO_manifest_dump [COUNT [SEED]]]"""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -161,7 +162,8 @@ def position_inside(data, line, col):
 
 
 def main():
-    dump = sys.argv[1]
+    here = os.path.dirname(os.path.abspath(__file__))
+    dump = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, '../../build/host/manifest_dump')
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 20000
     rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
     docs = [BASE.encode(), BASE.replace('\n', '\r\n').encode(), b'']
