@@ -113,19 +113,16 @@ static void io(struct hvm_vcpu *vcpu)
 
 /*
  * Neither kind has a trustworthy instruction length: vmm decodes. A misconfiguration has no
- * qualification either, so write and exec stay false there.
+ * qualification either; its access is called a write, which is what a kick is, and vmm's decoder
+ * knows better where it matters.
  */
 static void memory(struct hvm_vcpu *vcpu, uint32_t reason)
 {
 	struct hvm_exit *exit = &vcpu->exit;
 
-	if (unlikely(vcpu->exception_pending)) {
-		/* The guest's IDT, TSS or stack is not in RAM: there is no instruction to emulate. */
-		raw(vcpu, reason);
-		return;
-	}
 	exit->u.mem.gpa = vmcs_read(VMCS_GUEST_PHYSICAL);
-	exit->u.mem.write = exit->u.mem.exec = false;
+	exit->u.mem.write = true;
+	exit->u.mem.exec = false;
 	exit->reason = HVM_EXIT_KICK;
 	if (reason == REASON_EPT_VIOLATION) {
 		uint64_t q = vmcs_read(VMCS_QUALIFICATION);
@@ -135,7 +132,7 @@ static void memory(struct hvm_vcpu *vcpu, uint32_t reason)
 		if (nested_mmio_is_present(&vmx.ept) ||
 		    nested_lookup(&vmx.ept, vcpu->vm, exit->u.mem.gpa).kind != NESTED_MMIO)
 			exit->reason = HVM_EXIT_MEM;
-		if (unlikely(q & QUAL_NMI_UNBLOCKED))
+		if (unlikely(q & QUAL_NMI_UNBLOCKED) && !vcpu->exception_pending)
 			nmi_block(vmx_of(vcpu));
 	}
 }
