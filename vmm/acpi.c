@@ -170,46 +170,36 @@ static size_t cpu_entry_len(uint32_t apic_id)
 	return apic_id < 255 ? sizeof(struct madt_lapic) : sizeof(struct madt_x2apic);
 }
 
-static size_t madt_len(const uint32_t *apic_id, unsigned count)
+static size_t madt_len(unsigned vcpu_count)
 {
 	size_t len_bytes = sizeof(struct madt) + sizeof(struct madt_ioapic);
 
-	for (unsigned i = 0; i < count; i++)
-		len_bytes += cpu_entry_len(apic_id[i]);
+	for (uint32_t id = 0; id < vcpu_count; id++)
+		len_bytes += cpu_entry_len(id);
 	return len_bytes;
 }
 
-/* An I/O APIC id that no local APIC has. */
-static uint8_t ioapic_id_choose(const uint32_t *apic_id, unsigned count)
-{
-	uint8_t id = 0;
-
-	for (unsigned i = 0; i < count; i++)
-		if (apic_id[i] < 254 && apic_id[i] >= id)
-			id = (uint8_t)(apic_id[i] + 1);
-	return id;
-}
-
-static void madt_fill(struct madt *madt, const uint32_t *apic_id, unsigned count)
+static void madt_fill(struct madt *madt, unsigned vcpu_count)
 {
 	uint8_t *at = (uint8_t *)(madt + 1);
-	const struct madt_ioapic ioapic = {1, sizeof(ioapic), ioapic_id_choose(apic_id, count), 0,
+	/* The I/O APIC's id is the first that no local APIC has. */
+	const struct madt_ioapic ioapic = {1, sizeof(ioapic), (uint8_t)(vcpu_count < 255 ? vcpu_count : 0), 0,
 	                                   (uint32_t)VIOAPIC_BASE_GPA, 0};
 
 	madt->lapic_gpa = (uint32_t)VLAPIC_BASE_GPA;
-	for (unsigned i = 0; i < count; i++) {
-		size_t len_bytes = cpu_entry_len(apic_id[i]);
+	for (uint32_t id = 0; id < vcpu_count; id++) {
+		size_t len_bytes = cpu_entry_len(id);
 
 		if (len_bytes == sizeof(struct madt_lapic))
-			*(struct madt_lapic *)at = (struct madt_lapic){
-				0, (uint8_t)len_bytes, (uint8_t)i, (uint8_t)apic_id[i], MADT_ENABLED};
+			*(struct madt_lapic *)at = (struct madt_lapic){0, (uint8_t)len_bytes, (uint8_t)id,
+			                                               (uint8_t)id, MADT_ENABLED};
 		else
-			*(struct madt_x2apic *)at = (struct madt_x2apic){
-				9, (uint8_t)len_bytes, 0, apic_id[i], MADT_ENABLED, i};
+			*(struct madt_x2apic *)at =
+				(struct madt_x2apic){9, (uint8_t)len_bytes, 0, id, MADT_ENABLED, id};
 		at += len_bytes;
 	}
 	memcpy(at, &ioapic, sizeof(ioapic));
-	header_finish(&madt->header, "APIC", 5, madt_len(apic_id, count));
+	header_finish(&madt->header, "APIC", 5, madt_len(vcpu_count));
 }
 
 static void rsdp_fill(struct rsdp *rsdp, gpa_t xsdt_gpa)
@@ -223,7 +213,7 @@ static void rsdp_fill(struct rsdp *rsdp, gpa_t xsdt_gpa)
 	rsdp->ext_checksum = checksum(rsdp, sizeof(*rsdp));
 }
 
-int acpi_build(const struct gmem *mem, const uint32_t *apic_id, unsigned count, gpa_t *rsdp_gpa)
+int acpi_build(const struct gmem *mem, unsigned vcpu_count, gpa_t *rsdp_gpa)
 {
 	gpa_t next_gpa = ACPI_BASE_GPA, xsdt_gpa, fadt_gpa, madt_gpa, dsdt_gpa;
 	struct rsdp *rsdp;
@@ -238,12 +228,12 @@ int acpi_build(const struct gmem *mem, const uint32_t *apic_id, unsigned count, 
 	xsdt = table_place(mem, &next_gpa, sizeof(*xsdt), &xsdt_gpa);
 	fadt = table_place(mem, &next_gpa, sizeof(*fadt), &fadt_gpa);
 	dsdt = table_place(mem, &next_gpa, sizeof(dsdt_aml), &dsdt_gpa);
-	madt = table_place(mem, &next_gpa, madt_len(apic_id, count), &madt_gpa);
+	madt = table_place(mem, &next_gpa, madt_len(vcpu_count), &madt_gpa);
 	if (!rsdp || !xsdt || !fadt || !dsdt || !madt)
 		return -ENOSPC;
 	memcpy(dsdt, dsdt_aml, sizeof(dsdt_aml));
 	fadt_fill(fadt, dsdt_gpa);
-	madt_fill(madt, apic_id, count);
+	madt_fill(madt, vcpu_count);
 	xsdt->table_gpa[0] = fadt_gpa;
 	xsdt->table_gpa[1] = madt_gpa;
 	header_finish(&xsdt->header, "XSDT", 1, sizeof(*xsdt));

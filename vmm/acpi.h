@@ -13,9 +13,9 @@
 #define ACPI_END_GPA  0x100000ull
 
 /*
- * Writes the tables for a guest with these local APICs (one per vCPU, in order) into its memory;
- * *rsdp_gpa is what boot parameters name. -ENOSPC: too many vCPUs; -EFAULT: no memory there.
+ * Writes the tables for a guest of that many vCPUs, whose APIC ids are their numbers, into its
+ * memory; *rsdp_gpa is what boot parameters name. -ENOSPC: too many vCPUs; -EFAULT: no memory there.
  */
-int acpi_build(const struct gmem *mem, const uint32_t *apic_id, unsigned count, gpa_t *rsdp_gpa);
+int acpi_build(const struct gmem *mem, unsigned vcpu_count, gpa_t *rsdp_gpa);
 
 #endif

@@ -85,23 +85,23 @@ _Static_assert(sizeof(struct boot_params) == PAGE_SIZE, "zero page");
 /* What the plan needs beside the header itself. */
 struct plan {
 	struct setup_header hdr;
-	const uint8_t *payload;
+	const uint8_t *file, *payload;
 	uint64_t payload_len_bytes, init_len_bytes;
 	gpa_t kernel_gpa, initrd_gpa;
-	struct linux_region low; /* RAM from LINUX_HIGH_GPA on, below the device hole */
+	struct linux_memory_region low; /* RAM from LINUX_HIGH_GPA on, below the device hole */
 };
 
-unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_region regions[LINUX_REGION_MAX])
+unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX])
 {
 	uint64_t len_bytes = ALIGN_DOWN(memory_bytes, (uint64_t)PAGE_SIZE);
 	uint64_t low_bytes = MIN(len_bytes, VPCI_MMIO_BASE_GPA);
 
 	if (!len_bytes)
 		return 0;
-	regions[0] = (struct linux_region){0, low_bytes};
+	regions[0] = (struct linux_memory_region){0, low_bytes};
 	if (len_bytes == low_bytes)
 		return 1;
-	regions[1] = (struct linux_region){4 * GIB, len_bytes - low_bytes};
+	regions[1] = (struct linux_memory_region){4 * GIB, len_bytes - low_bytes};
 	return 2;
 }
 
@@ -132,10 +132,11 @@ static int refuse_foreign(const uint8_t *file, uint64_t len_bytes, char *err, si
 /* Reads and checks the header. Nothing of the file is read before its length is known. */
 static int header_read(const struct linux_image *in, struct plan *plan, char *err, size_t err_len)
 {
-	const uint8_t *file = in->kernel;
+	const uint8_t *file = (const uint8_t *)(uintptr_t)in->kernel_hpa;
 	struct setup_header *hdr = &plan->hdr;
 	unsigned hdr_end;
 
+	plan->file = file;
 	if (!file || in->kernel_len_bytes < HDR_OFFSET + sizeof(*hdr))
 		return refuse_foreign(file, file ? in->kernel_len_bytes : 0, err, err_len);
 	memcpy(hdr, file + HDR_OFFSET, sizeof(*hdr));
@@ -174,7 +175,7 @@ static int payload_find(const struct linux_image *in, struct plan *plan, char *e
 		             (unsigned long long)(setup_bytes + want_bytes));
 		return -EINVAL;
 	}
-	plan->payload = (const uint8_t *)in->kernel + setup_bytes;
+	plan->payload = plan->file + setup_bytes;
 	plan->payload_len_bytes = want_bytes ? MIN(want_bytes, have_bytes) : have_bytes;
 	if (plan->payload_len_bytes <= ENTRY64_OFFSET) {
 		fmt_snprintf(err, err_len, "found a kernel of %llu bytes; its 64-bit entry is at 0x200",
@@ -187,16 +188,26 @@ static int payload_find(const struct linux_image *in, struct plan *plan, char *e
 
 /* --- where does it go? ------------------------------------------------------------------------ */
 
+/* How many bytes of memory follow base_gpa without a hole, over however many pieces. */
+static uint64_t span_bytes(const struct gmem *mem, gpa_t base_gpa)
+{
+	gpa_t gpa = base_gpa;
+
+	for (unsigned i = 0; i < mem->count; i++)
+		gpa += gmem_find(mem, gpa, UINT64_MAX, NULL, NULL);
+	return gpa - base_gpa;
+}
+
 static int low_memory_find(const struct gmem *mem, struct plan *plan, char *err, size_t err_len)
 {
-	uint64_t low_bytes = gmem_find(mem, 0, VPCI_MMIO_BASE_GPA, NULL, NULL);
+	uint64_t low_bytes = MIN(span_bytes(mem, 0), VPCI_MMIO_BASE_GPA);
 
 	if (low_bytes <= LINUX_HIGH_GPA) {
 		fmt_snprintf(err, err_len, "found %llu KiB of memory; more than 1 MiB is needed",
 		             (unsigned long long)(low_bytes / KIB));
 		return -EINVAL;
 	}
-	plan->low = (struct linux_region){LINUX_HIGH_GPA, low_bytes - LINUX_HIGH_GPA};
+	plan->low = (struct linux_memory_region){LINUX_HIGH_GPA, low_bytes - LINUX_HIGH_GPA};
 	return 0;
 }
 
@@ -241,7 +252,7 @@ static gpa_t place_high(gpa_t base_gpa, gpa_t end_gpa, uint64_t len_bytes)
 static int initrd_place(const struct gmem *mem, const struct linux_image *in, struct plan *plan, char *err,
                         size_t err_len)
 {
-	uint64_t len_bytes = in->initrd ? in->initrd_len_bytes : 0;
+	uint64_t len_bytes = in->initrd_hpa ? in->initrd_len_bytes : 0;
 	gpa_t end_gpa = MIN(plan->low.gpa + plan->low.len_bytes, (gpa_t)plan->hdr.initrd_addr_max + 1);
 
 	if (!len_bytes)
@@ -250,9 +261,7 @@ static int initrd_place(const struct gmem *mem, const struct linux_image *in, st
 	if (!plan->initrd_gpa)
 		plan->initrd_gpa = place_high(LINUX_HIGH_GPA, MIN(plan->kernel_gpa, end_gpa), len_bytes);
 	if (!plan->initrd_gpa && (plan->hdr.xloadflags & XLF_ABOVE_4G)) {
-		uint64_t high_bytes = gmem_find(mem, 4 * GIB, UINT64_MAX, NULL, NULL);
-
-		plan->initrd_gpa = place_high(4 * GIB, 4 * GIB + high_bytes, len_bytes);
+		plan->initrd_gpa = place_high(4 * GIB, 4 * GIB + span_bytes(mem, 4 * GIB), len_bytes);
 	}
 	if (plan->initrd_gpa)
 		return 0;
@@ -265,12 +274,20 @@ static int initrd_place(const struct gmem *mem, const struct linux_image *in, st
 
 /* --- fill guest memory ------------------------------------------------------------------------- */
 
+/* Adds a range, or lengthens the last one if it goes on where that ended. */
 static void e820_add(struct boot_params *params, gpa_t base_gpa, gpa_t end_gpa, uint32_t type)
 {
-	if (base_gpa >= end_gpa || params->e820_entries >= E820_MAX)
+	unsigned count = params->e820_entries;
+	struct e820_entry *last = count ? &params->e820_table[count - 1] : NULL;
+
+	if (base_gpa >= end_gpa)
 		return;
-	params->e820_table[params->e820_entries++] =
-		(struct e820_entry){base_gpa, end_gpa - base_gpa, type};
+	if (last && last->type == type && last->base_gpa + last->len_bytes == base_gpa) {
+		last->len_bytes += end_gpa - base_gpa;
+	} else if (count < E820_MAX) {
+		params->e820_table[count] = (struct e820_entry){base_gpa, end_gpa - base_gpa, type};
+		params->e820_entries = (uint8_t)(count + 1);
+	}
 }
 
 static void e820_fill(const struct gmem *mem, struct boot_params *params)
@@ -295,7 +312,7 @@ static int params_write(const struct gmem *mem, const struct linux_image *in, co
 	if (!params)
 		return -EFAULT;
 	memset(params, 0, sizeof(*params));
-	memcpy(params->hdr_bytes, (const uint8_t *)in->kernel + HDR_OFFSET,
+	memcpy(params->hdr_bytes, plan->file + HDR_OFFSET,
 	       MIN(hdr_end - HDR_OFFSET, in->kernel_len_bytes - HDR_OFFSET));
 	hdr = &params->hdr;
 	hdr->type_of_loader = LOADER_UNDEFINED;
@@ -361,7 +378,7 @@ static void entry_fill(const struct plan *plan, struct linux_entry *out)
 	state->dr7 = 0x400;
 	out->rip = plan->kernel_gpa + ENTRY64_OFFSET;
 	out->rflags = 2;
-	out->rsi = LINUX_ZERO_PAGE_GPA;
+	out->gpr[HVM_RSI] = LINUX_ZERO_PAGE_GPA;
 	out->kernel_gpa = plan->kernel_gpa;
 	out->kernel_len_bytes = plan->init_len_bytes;
 	out->initrd_gpa = plan->initrd_gpa;
@@ -379,10 +396,11 @@ static int cmdline_check(const struct linux_image *in, const struct plan *plan, 
 	return -EINVAL;
 }
 
-int linux_load(const struct gmem *mem, const struct linux_image *in, struct linux_entry *out, char *err,
+int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out, char *err,
                size_t err_len)
 {
 	const char *cmdline = in->cmdline ? in->cmdline : "";
+	const void *initrd = (const void *)(uintptr_t)in->initrd_hpa;
 	struct plan plan;
 
 	memset(&plan, 0, sizeof(plan));
@@ -391,7 +409,7 @@ int linux_load(const struct gmem *mem, const struct linux_image *in, struct linu
 	    kernel_place(&plan, err, err_len) || initrd_place(mem, in, &plan, err, err_len))
 		return -EINVAL;
 	if (gmem_write(mem, plan.kernel_gpa, plan.payload, plan.payload_len_bytes) ||
-	    (plan.initrd_gpa && gmem_write(mem, plan.initrd_gpa, in->initrd, in->initrd_len_bytes)) ||
+	    (plan.initrd_gpa && gmem_write(mem, plan.initrd_gpa, initrd, in->initrd_len_bytes)) ||
 	    gmem_write(mem, LINUX_CMDLINE_GPA, cmdline, strlen(cmdline) + 1) ||
 	    params_write(mem, in, &plan) || page_tables_write(mem) || gdt_write(mem)) {
 		fmt_snprintf(err, err_len, "the guest's memory has a hole where the kernel goes");

@@ -9,7 +9,7 @@
 #include "arch/x86/hvm.h"
 #include "vmm/gmem.h"
 
-#define LINUX_REGION_MAX 2
+#define LINUX_MEMORY_REGION_MAX 2
 #define LINUX_ERR_MAX    160
 
 /* Where a guest has what in its first megabyte. Firmware tables are from 0xE0000 on (acpi.h). */
@@ -21,40 +21,41 @@
 #define LINUX_LOW_END_GPA     0xa0000ull  /* RAM in e820 up to here, */
 #define LINUX_HIGH_GPA        0x100000ull /* and again from here on */
 
-struct linux_region {
+struct linux_memory_region {
 	gpa_t gpa;
 	uint64_t len_bytes;
 };
 
 struct linux_image {
-	const void *kernel;
+	hpa_t kernel_hpa;
 	uint64_t kernel_len_bytes;
-	const void *initrd; /* NULL: none */
-	uint64_t initrd_len_bytes;
+	hpa_t initrd_hpa;
+	uint64_t initrd_len_bytes; /* 0: none */
 	const char *cmdline;
 	gpa_t rsdp_gpa; /* 0: none */
 };
 
-/* How the first vCPU starts. All other general registers are 0. */
+/* How the first vCPU starts, and where things went. */
 struct linux_entry {
 	struct hvm_state state;
-	uint64_t rip, rflags, rsi;
+	uint64_t gpr[HVM_GPR_COUNT];
+	uint64_t rip, rflags;
 	gpa_t kernel_gpa, initrd_gpa;
 	uint64_t kernel_len_bytes; /* what it may use until it reads e820: init_size */
 };
 
 /*
  * Where a guest's memory goes: below VPCI_MMIO_BASE_GPA, and what is left from 4 GiB on. Whole
- * pages. Returns how many regions (0 to 2).
+ * pages. Returns how many regions (0 to 2); each may be backed by several pieces of host memory.
  */
-unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_region regions[LINUX_REGION_MAX]);
+unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX]);
 
 /*
  * Puts kernel, initrd, command line, boot parameters, GDT and page tables into guest memory. 0;
  * -EINVAL: not a kernel we can start, or it does not fit, with one line in err that says what was
  * found and what is needed. The files are read once and may be anything.
  */
-int linux_load(const struct gmem *mem, const struct linux_image *in, struct linux_entry *out, char *err,
+int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out, char *err,
                size_t err_len);
 
 #endif

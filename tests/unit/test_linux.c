@@ -16,8 +16,8 @@ static struct gmem mem;
 static struct linux_image in;
 static struct linux_entry out;
 static char err[LINUX_ERR_MAX];
-static void *maps[LINUX_REGION_MAX];
-static uint64_t map_len[LINUX_REGION_MAX];
+static void *maps[LINUX_MEMORY_REGION_MAX];
+static uint64_t map_len[LINUX_MEMORY_REGION_MAX];
 
 static void put(unsigned offset, uint64_t value, unsigned width)
 {
@@ -46,7 +46,7 @@ static void image_make(void)
 	put(0x258, 0x1000000, 8);
 	put(0x260, 0x2400000, 4);
 	memset(&in, 0, sizeof(in));
-	in.kernel = file;
+	in.kernel_hpa = (uintptr_t)file;
 	in.kernel_len_bytes = FILE_LEN;
 	in.cmdline = "console=ttyS0";
 	in.rsdp_gpa = 0xe0000;
@@ -54,7 +54,7 @@ static void image_make(void)
 
 static void memory_drop(void)
 {
-	for (unsigned i = 0; i < LINUX_REGION_MAX; i++)
+	for (unsigned i = 0; i < LINUX_MEMORY_REGION_MAX; i++)
 		if (maps[i])
 			munmap(maps[i], map_len[i]);
 	memset(maps, 0, sizeof(maps));
@@ -62,7 +62,7 @@ static void memory_drop(void)
 
 static void memory_make(uint64_t bytes)
 {
-	struct linux_region regions[LINUX_REGION_MAX];
+	struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX];
 	unsigned count = linux_memory_layout(bytes, regions);
 
 	memory_drop();
@@ -79,7 +79,7 @@ static void memory_make(uint64_t bytes)
 static int load(void)
 {
 	memset(err, 0, sizeof(err));
-	return linux_load(&mem, &in, &out, err, sizeof(err));
+	return linux_load(&in, &mem, &out, err, sizeof(err));
 }
 
 #define REFUSED(text)                                                                             \
@@ -101,7 +101,7 @@ static uint64_t get(gpa_t gpa, unsigned width)
 
 static void layout_around_the_hole(void)
 {
-	struct linux_region r[2];
+	struct linux_memory_region r[2];
 
 	CHECK_EQ(linux_memory_layout(0, r), 0);
 	CHECK_EQ(linux_memory_layout(4095, r), 0);
@@ -126,7 +126,7 @@ static void loads_a_kernel(void)
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(out.kernel_gpa, 0x1000000);
 	CHECK_EQ(out.rip, 0x1000200);
-	CHECK_EQ(out.rsi, LINUX_ZERO_PAGE_GPA);
+	CHECK_EQ(out.gpr[HVM_RSI], LINUX_ZERO_PAGE_GPA);
 	CHECK_EQ(out.rflags, 2);
 	CHECK_EQ(out.initrd_gpa, 0);
 	CHECK(!memcmp(gmem_ptr(&mem, 0x1000000, PAYLOAD), file + FILE_LEN - PAYLOAD, PAYLOAD));
@@ -194,7 +194,7 @@ static void initrd_keeps_clear_of_the_kernel(void)
 	for (unsigned i = 0; i < sizeof(initrd); i++)
 		initrd[i] = (uint8_t)(i * 3);
 	image_make();
-	in.initrd = initrd;
+	in.initrd_hpa = (uintptr_t)initrd;
 	in.initrd_len_bytes = sizeof(initrd);
 	memory_make(256 * MIB);
 	CHECK_EQ(load(), 0);
@@ -229,7 +229,7 @@ static void initrd_above_four_gigabytes(void)
 
 	image_make();
 	memory_make(4 * GIB);
-	in.initrd = initrd;
+	in.initrd_hpa = (uintptr_t)initrd;
 	in.initrd_len_bytes = sizeof(initrd);
 	CHECK_EQ(load(), 0);
 	CHECK_EQ(out.initrd_gpa, 0x7ffff000);
@@ -244,6 +244,32 @@ static void initrd_above_four_gigabytes(void)
 	put(0x236, 0x3d, 2); /* not XLF_CAN_BE_LOADED_ABOVE_4G */
 	REFUSED("initrd");
 	memory_drop();
+}
+
+/* A host without large free pieces backs one region by several. */
+static void memory_in_pieces(void)
+{
+	static uint8_t initrd[3 * 4096];
+	struct gmem whole;
+
+	for (unsigned i = 0; i < sizeof(initrd); i++)
+		initrd[i] = (uint8_t)(i * 5 + i / 256);
+	image_make();
+	memory_make(64 * MIB);
+	whole = mem;
+	memset(&mem, 0, sizeof(mem));
+	CHECK_EQ(gmem_add(&mem, 0, 0x1001000, 0x10000000, whole.region[0].va), 0);
+	CHECK_EQ(gmem_add(&mem, 0x1001000, 64 * MIB - 0x1001000 - 0x1000, 0x30000000,
+	                  whole.region[0].va + 0x1001000), 0);
+	CHECK_EQ(gmem_add(&mem, 64 * MIB - 0x1000, 0x1000, 0x20000000, whole.region[0].va + 64 * MIB - 0x1000), 0);
+	in.initrd_hpa = (uintptr_t)initrd;
+	in.initrd_len_bytes = sizeof(initrd);
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(out.initrd_gpa, 64 * MIB - sizeof(initrd));
+	CHECK(!memcmp(whole.region[0].va + out.initrd_gpa, initrd, sizeof(initrd)));
+	CHECK(!memcmp(whole.region[0].va + 0x1000000, file + FILE_LEN - PAYLOAD, PAYLOAD));
+	CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x1e8, 1), 3);
+	CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x2d8 + 40, 8), 63 * MIB);
 }
 
 static void places_by_preference(void)
@@ -341,13 +367,13 @@ static void truncated_files(void)
 		uint8_t *exact = malloc(len ? len : 1);
 
 		memcpy(exact, file, len);
-		in.kernel = exact;
+		in.kernel_hpa = (uintptr_t)exact;
 		in.kernel_len_bytes = len;
 		CHECK_EQ(load(), len + 15 >= FILE_LEN ? 0 : -EINVAL);
 		CHECK(len + 15 >= FILE_LEN || *err);
 		free(exact);
 	}
-	in.kernel = file;
+	in.kernel_hpa = (uintptr_t)file;
 	in.kernel_len_bytes = FILE_LEN - 15;
 	CHECK_EQ(load(), 0);
 	in.kernel_len_bytes = FILE_LEN - 16;
@@ -370,7 +396,7 @@ static void any_header_is_survived(void)
 			seed = seed * 1664525u + 1013904223u;
 			file[0x1f1 + (seed >> 8) % 0x77] = (uint8_t)(seed >> 20);
 		}
-		in.initrd = seed & 0x100 ? file : NULL;
+		in.initrd_hpa = seed & 0x100 ? (uintptr_t)file : 0;
 		in.initrd_len_bytes = FILE_LEN;
 		if (load())
 			CHECK(*err);
@@ -381,6 +407,6 @@ static void any_header_is_survived(void)
 }
 
 TESTS(T(layout_around_the_hole), T(loads_a_kernel), T(copies_the_header_it_has), T(entry_state_is_64_bit),
-      T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes), T(places_by_preference),
+      T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes), T(memory_in_pieces), T(places_by_preference),
       T(refuses_what_is_no_kernel), T(setup_sects_zero_is_four), T(truncated_files),
       T(any_header_is_survived))
