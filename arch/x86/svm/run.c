@@ -105,6 +105,14 @@ static void exit_npf(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 		exit->insn_bytes_count = MIN(vmcb->insn_bytes_count, (uint8_t)sizeof(vmcb->insn_bytes));
 }
 
+/* QEMU TCG leaves the address size out: what the mode has without a prefix. */
+static uint8_t addr_size_default(const struct vmcb *vmcb)
+{
+	if (vmcb->cs.attr & BIT(9) && vmcb->efer & BIT(10))
+		return 8;
+	return vmcb->cs.attr & BIT(10) ? 4 : 2;
+}
+
 static void exit_io(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 {
 	struct hvm_exit *exit = &vcpu->exit;
@@ -118,6 +126,8 @@ static void exit_io(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 	exit->u.pio.rep = info & SVM_IO_REP;
 	exit->u.pio.seg = svm_caps.decode_assists ? SVM_IO_SEG(info) : HVM_DS;
 	exit->u.pio.addr_size = (uint8_t)(SVM_IO_ADDR(info) * 2);
+	if (unlikely(!exit->u.pio.addr_size))
+		exit->u.pio.addr_size = addr_size_default(vmcb);
 	exit->u.pio.next_rip = vmcb->exit_info2;
 }
 

@@ -106,6 +106,10 @@ BLOB nops, 64
 	hlt
 END
 
+BLOB hlts, 64
+	times 16 hlt
+END
+
 ; The push of the interrupt frame faults: the stack is in the hole.
 BLOB bad_stack, 64
 	mov esp, HOLE + 0x3ff8
