@@ -4,15 +4,40 @@
 /* The compiler would turn these loops into calls to the very function it compiles. */
 #define NO_IDIOM __attribute__((optimize("no-tree-loop-distribute-patterns")))
 
-void *memcpy(void *restrict dst, const void *restrict src, size_t len_bytes)
-{
-	void *d = dst;
-	const void *s = src;
-	size_t n = len_bytes / 8;
+/*
+ * Plain stores, eight words a turn: as quick as memory on processors, and several times quicker than
+ * REP under emulators, where whole guests are cleared and copied.
+ */
+#define BLOCK_WORDS 8u
 
-	__asm__ volatile("rep movsq" : "+D"(d), "+S"(s), "+c"(n) : : "memory");
-	n = len_bytes % 8;
-	__asm__ volatile("rep movsb" : "+D"(d), "+S"(s), "+c"(n) : : "memory");
+typedef uint64_t __attribute__((may_alias, aligned(1))) word_t;
+
+NO_IDIOM void *memcpy(void *restrict dst, const void *restrict src, size_t len_bytes)
+{
+	word_t *d = dst;
+	const word_t *s = src;
+	uint8_t *d8;
+	const uint8_t *s8;
+
+	for (; len_bytes >= BLOCK_WORDS * 8; len_bytes -= BLOCK_WORDS * 8) {
+		uint64_t w0 = s[0], w1 = s[1], w2 = s[2], w3 = s[3];
+		uint64_t w4 = s[4], w5 = s[5], w6 = s[6], w7 = s[7];
+
+		d[0] = w0;
+		d[1] = w1;
+		d[2] = w2;
+		d[3] = w3;
+		d[4] = w4;
+		d[5] = w5;
+		d[6] = w6;
+		d[7] = w7;
+		d += BLOCK_WORDS;
+		s += BLOCK_WORDS;
+	}
+	for (; len_bytes >= 8; len_bytes -= 8)
+		*d++ = *s++;
+	for (d8 = (uint8_t *)d, s8 = (const uint8_t *)s; len_bytes; len_bytes--)
+		*d8++ = *s8++;
 	return dst;
 }
 
@@ -28,15 +53,27 @@ NO_IDIOM void *memmove(void *dst, const void *src, size_t len_bytes)
 	return dst;
 }
 
-void *memset(void *dst, int byte, size_t len_bytes)
+NO_IDIOM void *memset(void *dst, int byte, size_t len_bytes)
 {
-	void *d = dst;
 	uint64_t fill = (uint8_t)byte * 0x0101010101010101ull;
-	size_t n = len_bytes / 8;
+	word_t *d = dst;
+	uint8_t *d8;
 
-	__asm__ volatile("rep stosq" : "+D"(d), "+c"(n) : "a"(fill) : "memory");
-	n = len_bytes % 8;
-	__asm__ volatile("rep stosb" : "+D"(d), "+c"(n) : "a"(fill) : "memory");
+	for (; len_bytes >= BLOCK_WORDS * 8; len_bytes -= BLOCK_WORDS * 8) {
+		d[0] = fill;
+		d[1] = fill;
+		d[2] = fill;
+		d[3] = fill;
+		d[4] = fill;
+		d[5] = fill;
+		d[6] = fill;
+		d[7] = fill;
+		d += BLOCK_WORDS;
+	}
+	for (; len_bytes >= 8; len_bytes -= 8)
+		*d++ = fill;
+	for (d8 = (uint8_t *)d; len_bytes; len_bytes--)
+		*d8++ = (uint8_t)byte;
 	return dst;
 }
 

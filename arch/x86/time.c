@@ -17,10 +17,12 @@
 #define PIT_GATE      0x61
 #define PIT_CH2_MODE0 0xb0 /* channel 2, low then high byte, count down once */
 #define PIT_LATCH2    0x80
-#define WINDOW_PIT    35000u /* about 29 ms, well inside the PIT's 55 */
+#define PIT_OUT2      BIT(5) /* of PIT_GATE: the count has passed zero */
+#define WINDOW_LONG   35000u /* about 29 ms, well inside the PIT's 55 */
+#define WINDOW_SHORT  12000u /* about 10 ms: fits between two pauses of a busy host */
 #define SAMPLES       5u
 #define WINDOW_SPINS  20000000u
-#define ROUNDS        3u
+#define ROUNDS        8u
 #define TSC_HZ_MIN    500000ull
 #define TSC_HZ_MAX    20000000000ull
 
@@ -93,7 +95,7 @@ static bool plausible(uint64_t hz)
 	return hz >= TSC_HZ_MIN && hz <= TSC_HZ_MAX;
 }
 
-static struct rates measure(const struct acpi_fixed *fixed)
+static struct rates measure(const struct acpi_fixed *fixed, uint32_t window)
 {
 	struct sample a, b;
 	struct rates r = {0, 0, 0};
@@ -105,7 +107,7 @@ static struct rates measure(const struct acpi_fixed *fixed)
 	pit_start();
 	a = take(fixed);
 	/* Bounded: a PIT that does not count must not stop the machine. */
-	for (unsigned i = 0; i < WINDOW_SPINS && a.pit_left - pit_read() < WINDOW_PIT; i++)
+	for (unsigned i = 0; i < WINDOW_SPINS && a.pit_left - pit_read() < window; i++)
 		if (i > 1000 && pit_read() == a.pit_left)
 			break;
 	b = take(fixed);
@@ -115,7 +117,8 @@ static struct rates measure(const struct acpi_fixed *fixed)
 	lapic = a.lapic_left - b.lapic_left;
 	if (tsc == 0 || tsc > BIT(40))
 		return r;
-	if (pit >= WINDOW_PIT && pit < 65536)
+	/* Past zero it goes on from the top, and how often nobody knows. */
+	if (pit >= window && pit < 65536 && !(cpu_in8(PIT_GATE) & PIT_OUT2))
 		r.pit_hz = tsc * PIT_HZ / pit;
 	if (fixed->pm_timer_port && pm > 1000)
 		r.pm_hz = tsc * PM_HZ / pm;
@@ -151,7 +154,12 @@ static uint64_t claimed_hz(void)
 	return 0;
 }
 
-static const char *choose(const struct rates *r, uint64_t claimed)
+/*
+ * What to believe after a round, NULL: measure again. Two sources that agree are best; one clock that
+ * agrees with itself does when the other is missing or keeps disagreeing.
+ */
+static const char *choose(const struct rates *r, const struct rates *last, uint64_t claimed,
+                          bool patient)
 {
 	if (plausible(claimed) && (agree(claimed, r->pm_hz, 7) || agree(claimed, r->pit_hz, 7))) {
 		tsc_hz = claimed;
@@ -161,35 +169,41 @@ static const char *choose(const struct rates *r, uint64_t claimed)
 		tsc_hz = r->pm_hz;
 		return "ACPI PM timer and PIT agree";
 	}
+	if ((!r->pit_hz || !patient) && agree(r->pm_hz, last->pm_hz, 9)) {
+		tsc_hz = r->pm_hz;
+		return "ACPI PM timer, measured twice";
+	}
+	if ((!r->pm_hz || !patient) && agree(r->pit_hz, last->pit_hz, 9)) {
+		tsc_hz = r->pit_hz;
+		return "PIT, measured twice";
+	}
 	return NULL;
+}
+
+static const char *settle(const struct rates *r, uint64_t claimed)
+{
+	tsc_hz = r->pm_hz ? r->pm_hz : r->pit_hz;
+	if (tsc_hz)
+		return "sources disagree: times may be wrong";
+	tsc_hz = plausible(claimed) ? claimed : 1000000000;
+	return "no clock answers: times may be wrong";
 }
 
 void time_init(hpa_t rsdp_hpa)
 {
 	struct acpi_fixed fixed;
-	struct rates r = {0, 0, 0}, last = {0, 0, 0};
+	struct rates r = {0, 0, 0}, last;
 	uint64_t claimed = claimed_hz();
 	const char *how = NULL;
 
 	acpi_fixed(rsdp_hpa, &fixed);
 	for (unsigned i = 0; i < ROUNDS && !how; i++) {
 		last = r;
-		r = measure(&fixed);
-		how = choose(&r, claimed);
-		/* One clock alone has to agree with itself. */
-		if (!how && !r.pm_hz && agree(r.pit_hz, last.pit_hz, 8)) {
-			tsc_hz = r.pit_hz;
-			how = "PIT, measured twice";
-		}
+		r = measure(&fixed, i ? WINDOW_SHORT : WINDOW_LONG);
+		how = choose(&r, &last, claimed, i < ROUNDS / 2);
 	}
-	if (!how) {
-		tsc_hz = r.pm_hz ? r.pm_hz : r.pit_hz ? r.pit_hz : plausible(claimed) ? claimed : 0;
-		how = "sources disagree: times may be wrong";
-	}
-	if (!tsc_hz) {
-		tsc_hz = 1000000000;
-		how = "no clock answers: a guess";
-	}
+	if (!how)
+		how = settle(&r, claimed);
 	if (!apic_timer_is_tsc())
 		apic_timer_set_rate(r.lapic_per_tsc_q32);
 	plat_log("TSC %llu kHz (%s; PIT %llu, PM timer %llu, CPUID %llu); core timer %s",
