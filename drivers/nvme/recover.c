@@ -2,8 +2,8 @@
 #include "arch/platform.h"
 
 /*
- * A controller that can no longer be trusted is stopped before its bios finish: once done is
- * called, their memory is somebody else's. What cannot be stopped by CC.EN is cut off from memory.
+ * A controller is stopped before its bios finish: once done is called, their memory is somebody
+ * else's. One that may not listen to CC.EN, and is not worth waiting for, is cut off from memory.
  */
 static void kill_controller(struct nvme_ctrl *c)
 {
@@ -33,8 +33,6 @@ void nvme_recover(struct nvme_ctrl *c, enum nvme_fault fault)
 		}
 		plat_log("%s: the reset failed: given up", c->name);
 	}
-	if (fault == NVME_FAULT_FATAL)
-		nvme_ctrl_disable(c);
 	kill_controller(c);
 }
 
