@@ -57,35 +57,39 @@ void vcpu_state_sipi(struct hvm_state *state, uint8_t vector)
 
 /* --- stepping over instructions --------------------------------------------------------------- */
 
-static enum insn_mode mode_of(const struct hvm_state *state)
+/* Reads the exiting instruction's bytes; returns how many, at most INSN_LEN_MAX. */
+static unsigned insn_bytes_read(struct vcpu *v, uint8_t bytes[INSN_LEN_MAX], enum insn_mode *mode)
 {
-	return gwalk_insn_mode(state);
+	struct hvm_state state;
+
+	hvm->state_get_paging(&v->hv, &state);
+	*mode = gwalk_insn_mode(&state);
+	return gwalk_fetch(&v->vm->mem, &state, v->hv.rip, bytes);
 }
 
-/* Reads the exiting instruction's bytes; returns how many, at most INSN_LEN_MAX. */
-static unsigned insn_bytes_read(struct vcpu *v, struct hvm_state *state, uint8_t *bytes)
+static bool insn_read(struct vcpu *v, struct insn *insn)
 {
-	hvm->state_get_paging(&v->hv, state);
-	return gwalk_fetch(&v->vm->mem, state, v->hv.rip, bytes);
+	uint8_t bytes[INSN_LEN_MAX];
+	enum insn_mode mode;
+	unsigned len = insn_bytes_read(v, bytes, &mode);
+
+	if (!insn_decode(bytes, len, mode, insn))
+		return true;
+	/* The guest changed it under us, or it is none that can exit: what it is now is undefined. */
+	hvm->inject(&v->hv, VECTOR_UD, -1);
+	return false;
 }
 
 bool vcpu_skip(struct vcpu *v)
 {
-	uint8_t bytes[INSN_LEN_MAX];
-	struct hvm_state state;
 	struct insn insn;
-	unsigned len;
 
-	if (likely(v->hv.exit.insn_len)) {
-		hvm_skip(&v->hv, v->hv.exit.insn_len);
-		return true;
+	if (unlikely(!v->hv.exit.insn_len)) {
+		if (!insn_read(v, &insn))
+			return false;
+		v->hv.exit.insn_len = insn.len;
 	}
-	len = insn_bytes_read(v, &state, bytes);
-	if (insn_decode(bytes, len, mode_of(&state), &insn)) {
-		hvm->inject(&v->hv, VECTOR_UD, -1);
-		return false;
-	}
-	hvm_skip(&v->hv, insn.len);
+	hvm_skip(&v->hv, v->hv.exit.insn_len);
 	return true;
 }
 
@@ -110,12 +114,12 @@ static void exit_kick(struct vcpu *v)
 	const struct hvm_exit *exit = &v->hv.exit;
 	struct ioq *q = exit->u.mem.write ? kick_queue_find(v->vm, exit->u.mem.gpa) : NULL;
 	uint8_t bytes[INSN_LEN_MAX];
-	struct hvm_state state;
+	enum insn_mode mode;
 	unsigned len;
 
 	if (likely(q)) {
-		len = insn_bytes_read(v, &state, bytes);
-		len = insn_len_store(bytes, len, mode_of(&state));
+		len = insn_bytes_read(v, bytes, &mode);
+		len = insn_len_store(bytes, len, mode);
 		if (likely(len)) {
 			ioloop_kick(q);
 			hvm_skip(&v->hv, len);
@@ -175,8 +179,16 @@ static void exit_xsetbv(struct vcpu *v)
 
 static void exit_cr8(struct vcpu *v)
 {
-	uint8_t gpr = v->hv.exit.u.cr8.gpr & (HVM_GPR_COUNT - 1);
+	uint8_t gpr = v->hv.exit.u.cr8.gpr;
+	struct insn insn;
 
+	if (gpr == HVM_GPR_UNKNOWN) {
+		if (!insn_read(v, &insn))
+			return;
+		gpr = insn.reg;
+		v->hv.exit.insn_len = insn.len;
+	}
+	gpr &= HVM_GPR_COUNT - 1;
 	if (!v->hv.exit.u.cr8.write) {
 		v->hv.gpr[gpr] = vlapic_cr8_read(&v->lapic);
 	} else if (v->hv.gpr[gpr] > 15) {
