@@ -24,7 +24,7 @@ static struct line *open_line; /* whose unfinished line stands on the screen */
 /* Boot core writes it, before guests start. */
 static unsigned guest_count;
 
-/* The I/O core's. Bytes wait here while the guest's receiver is full, so that Ctrl-] is still seen. */
+/* The I/O core's. Bytes wait while the guest's receiver is full, so that Ctrl-] is still seen. */
 static struct {
 	unsigned focus;
 	bool escaped;
@@ -52,7 +52,7 @@ void console_guest_add(struct vm *vm)
 	}
 }
 
-/* --- output ---------------------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 static struct line *line_of(const struct vm *vm)
 {
@@ -122,7 +122,7 @@ void console_flush(struct vm *vm)
 	spin_unlock(&console_lock);
 }
 
-/* --- input ------------------------------------------------------------------------------------------ */
+/* --- input ------------------------------------------------------------------------------------ */
 
 /* Hands on what the guest in focus has room for. */
 static void input_pass(void)

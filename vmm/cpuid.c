@@ -52,7 +52,7 @@ enum { EAX, EBX, ECX, EDX };
 #define FEAT_81_ECX_CMP_LEGACY B(1)
 #define FEAT_81_EDX                                                                               \
 	(0x1ffu | B(9) | B(11) /* SYSCALL */ | B(12) | B(13) | B(14) | B(15) | B(16) | B(17) |    \
-	 B(20) /* NX */ | B(22) | B(23) | B(24) | B(26) | B(27) /* RDTSCP */ | B(29) | B(30) | B(31))
+	 B(20) /* NX */ | B(22) | B(23) | B(24) | B(26) | B(27) | B(29) | B(30) | B(31))
 #define FEAT_87_EDX  B(8) /* invariant TSC */
 #define FEAT_88_EBX  (B(0) | B(2) | B(9) | B(26) | B(29))
 #define FEAT_821_EAX (B(0) | B(2) /* LFENCE serialises */ | B(6))
@@ -132,7 +132,7 @@ static uint64_t guest_cr4(struct vcpu *v)
 	return state.cr4;
 }
 
-/* --- topology: one package, one core per vCPU, one thread per core ------------------------------- */
+/* --- topology: one package, one core per vCPU, one thread per core ---------------------------- */
 
 /* Leaf 4 and 0x8000001D: levels 1 and 2 are a core's own, others the package's. */
 static void cache_sharing(const struct vcpu *v, uint32_t out[4])
@@ -172,7 +172,7 @@ static void leaf_topology(const struct vcpu *v, uint32_t subleaf, uint32_t out[4
 	}
 }
 
-/* --- basic leaves ------------------------------------------------------------------------------------ */
+/* --- basic leaves ----------------------------------------------------------------------------- */
 
 static void leaf_1(struct vcpu *v, uint32_t out[4])
 {
@@ -271,9 +271,10 @@ void cpuid_fraction(uint64_t hz, uint64_t unit_hz, uint32_t num_max, uint32_t *n
  */
 static void leaf_15(uint32_t out[4])
 {
+	const uint32_t num_max = (uint32_t)(UINT32_MAX / (VLAPIC_TIMER_HZ / 1000));
+
 	zero(out);
-	cpuid_fraction(plat_tsc_hz(), VLAPIC_TIMER_HZ, (uint32_t)(UINT32_MAX / (VLAPIC_TIMER_HZ / 1000)),
-	               &out[EBX], &out[EAX]);
+	cpuid_fraction(plat_tsc_hz(), VLAPIC_TIMER_HZ, num_max, &out[EBX], &out[EAX]);
 	out[ECX] = (uint32_t)VLAPIC_TIMER_HZ;
 }
 
@@ -324,12 +325,12 @@ static void basic_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t leaf, 
 		else if (vendor == CPUID_INTEL)
 			leaf_16(out);
 		break;
-	default: /* serial number, MWAIT, PMU, RDT, SGX, PT, key locker, AMX and the reserved ones */
+	default: /* MWAIT, PMU, RDT, SGX, PT, key locker, AMX and the reserved ones */
 		zero(out);
 	}
 }
 
-/* --- extended leaves ---------------------------------------------------------------------------------- */
+/* --- extended leaves -------------------------------------------------------------------------- */
 
 static void leaf_80000001(const struct vcpu *v, enum cpuid_vendor vendor, uint32_t out[4])
 {
@@ -389,7 +390,7 @@ static void extended_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t lea
 	}
 }
 
-/* --- ours ------------------------------------------------------------------------------------------------ */
+/* --- ours ------------------------------------------------------------------------------------- */
 
 static void hypervisor_leaf(uint32_t leaf, uint32_t out[4])
 {
@@ -421,7 +422,7 @@ void cpuid_emulate(struct vcpu *v, uint32_t leaf, uint32_t subleaf, uint32_t out
 	} else if (leaf >= EXTENDED_BASE && leaf <= MIN(host_extended_max(), HIGHEST_EXTENDED)) {
 		extended_leaf(v, vendor, leaf, subleaf, out);
 	} else if (vendor == CPUID_INTEL) {
-		/* Intel answers a leaf beyond the end with the highest basic one, others with zeros. */
+		/* Intel answers a leaf beyond the end with the highest basic one. */
 		basic_leaf(v, vendor, max, subleaf, out);
 	} else {
 		zero(out);

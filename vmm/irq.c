@@ -1,10 +1,10 @@
 /*
- * How a poster and a vCPU's run loop meet. A poster sets the vector's bit, then posted_any, and only
- * then looks at mode. A run loop says "in the guest" or "asleep" in mode, and only then looks at
- * posted_any (and events) once more before it enters or sleeps. Both sides' store and load are
- * sequentially consistent, so at least one of them sees the other: either the vCPU finds the bit and
- * stays, or the poster finds the mode and sends an IPI. The vCPU takes posted_any back before it
- * collects the words, so that a bit set in between is found next time.
+ * How a poster and a vCPU's run loop meet. A poster sets the vector's bit, then posted_any, and
+ * only then looks at mode. A run loop says "in the guest" or "asleep" in mode, and only then looks
+ * at posted_any (and events) once more before it enters or sleeps. Both sides' store and load are
+ * sequentially consistent, so at least one of them sees the other: either the vCPU finds the bit
+ * and stays, or the poster finds the mode and sends an IPI. The vCPU takes posted_any back before
+ * it collects the words, so that a bit set in between is found next time.
  */
 #include "vmm/irq.h"
 
@@ -44,7 +44,7 @@ void irq_event(struct vcpu *vcpu, unsigned events)
 	vcpu_notify(vcpu);
 }
 
-/* --- destinations ---------------------------------------------------------------------------------- */
+/* --- destinations ----------------------------------------------------------------------------- */
 
 _Static_assert(VM_VCPU_MAX <= 32, "a set of vCPUs is one word");
 

@@ -123,7 +123,7 @@ void msr_init(struct vcpu *v)
 		m->mtrr_fixed[i] = 0x0606060606060606ull;
 }
 
-/* --- memory types (SDM 3A 11.11): kept, without effect: nested paging makes RAM write-back --------- */
+/* --- memory types (SDM 3A 11.11): kept, without effect: nested paging makes RAM write-back ---- */
 
 static bool type_is_valid(uint64_t type, bool pat)
 {
@@ -165,7 +165,7 @@ static bool mtrr_value_is_valid(uint32_t index, uint64_t value)
 	return !(value & ~(address_bits | 0xff)) && type_is_valid(value & 0xff, false);
 }
 
-/* --- registers in the control block ------------------------------------------------------------------ */
+/* --- registers in the control block ----------------------------------------------------------- */
 
 static uint64_t *state_field(struct hvm_state *state, uint32_t index)
 {
@@ -242,7 +242,7 @@ static bool is_state(uint32_t index)
 	return state_field(&unused, index);
 }
 
-/* --- TSC_AUX: live in the processor, the guest's own; RDTSCP reads it without an exit --------------- */
+/* --- TSC_AUX: live in the processor, the guest's own; RDTSCP reads it without an exit --------- */
 
 static bool tsc_aux_exists(void)
 {
@@ -252,7 +252,7 @@ static bool tsc_aux_exists(void)
 	return out[3] & BIT(27);
 }
 
-/* --- unknown ones ------------------------------------------------------------------------------------ */
+/* --- unknown ones ----------------------------------------------------------------------------- */
 
 static int unknown(struct vcpu *v, const char *what, uint32_t index)
 {
@@ -260,8 +260,8 @@ static int unknown(struct vcpu *v, const char *what, uint32_t index)
 	unsigned before = atomic_fetch_add_explicit(&v->vm->unknown_msrs, 1, memory_order_relaxed);
 
 	if (before < UNKNOWN_LOG_MAX)
-		plat_log("guest %s: vcpu %u: unknown MSR 0x%x %s: %s%s", v->vm->name, v->index, index,
-		         what, ignore ? "ignored" : "#GP",
+		plat_log("guest %s: vcpu %u: unknown MSR 0x%x %s: %s%s", v->vm->name, v->index,
+		         index, what, ignore ? "ignored" : "#GP",
 		         before == UNKNOWN_LOG_MAX - 1 ? " (no more of these)" : "");
 	return ignore ? 0 : -EINVAL;
 }
@@ -307,7 +307,7 @@ static int entry_write(struct vcpu *v, uint32_t index, uint64_t value)
 	return 0;
 }
 
-/* --- read ---------------------------------------------------------------------------------------------- */
+/* --- read ------------------------------------------------------------------------------------- */
 
 static int state_read(struct vcpu *v, uint32_t index, uint64_t *value)
 {
@@ -380,7 +380,7 @@ int msr_read(struct vcpu *v, uint32_t index, uint64_t *value)
 	return err;
 }
 
-/* --- write --------------------------------------------------------------------------------------------- */
+/* --- write ------------------------------------------------------------------------------------ */
 
 static int kvm_write(struct vcpu *v, uint32_t index, uint64_t value)
 {
@@ -412,7 +412,8 @@ static int misc_enable_write(struct vcpu *v, uint64_t value)
 {
 	if (value & ~(MISC_ENABLE_READONLY | MISC_ENABLE_WRITABLE))
 		return -EINVAL;
-	v->msr.misc_enable = (value & MISC_ENABLE_WRITABLE) | (MISC_ENABLE_RESET & MISC_ENABLE_READONLY);
+	value &= MISC_ENABLE_WRITABLE;
+	v->msr.misc_enable = value | (MISC_ENABLE_RESET & MISC_ENABLE_READONLY);
 	return 0;
 }
 
@@ -446,8 +447,8 @@ int msr_write(struct vcpu *v, uint32_t index, uint64_t value)
 	case MSR_X2APIC ... MSR_X2APIC_LAST:
 		return vlapic_msr_write(&v->lapic, index, value);
 	case MSR_TSC:
-		/* Dropped: the guest's counters agree with each other and with its clock page, and a
-		 * guest that could move one could only break that. TSC_ADJUST is hidden. */
+		/* Dropped: the guest's counters agree with each other and with its clock page,
+		 * and moving one could only break that. TSC_ADJUST is hidden. */
 		return 0;
 	case MSR_KVM_WALL:
 	case MSR_KVM_WALL_OLD:

@@ -1,6 +1,6 @@
 /*
- * msr.h: the model-specific registers of a guest that exit. No MSR of the host is read or written on
- * a guest's word but TSC_AUX, which belongs to the guest on its core, and that guarded.
+ * msr.h: the model-specific registers of a guest that exit. No MSR of the host is read or written
+ * on a guest's word but TSC_AUX, which belongs to the guest on its core, and that guarded.
  */
 #ifndef QUELL_VMM_MSR_H
 #define QUELL_VMM_MSR_H

@@ -63,7 +63,9 @@ static void level_service(struct vioapic *apic, unsigned pin)
 {
 	uint64_t rte = apic->redirection[pin];
 
-	if (!(rte & RTE_LEVEL) || (rte & (RTE_MASKED | RTE_REMOTE_IRR)) || !(apic->level >> pin & 1))
+	if (!(rte & RTE_LEVEL) || (rte & (RTE_MASKED | RTE_REMOTE_IRR)))
+		return;
+	if (!(apic->level >> pin & 1))
 		return;
 	/* One that nobody accepted is not in service: the next change tries again. */
 	if (pin_send(apic, pin) == 0)
@@ -102,7 +104,7 @@ bool vioapic_wants_eoi(struct vioapic *apic, uint8_t vector)
 	               (vector & 63) & 1;
 }
 
-/* --- registers -------------------------------------------------------------------------------------- */
+/* --- registers -------------------------------------------------------------------------------- */
 
 static void rte_write(struct vioapic *apic, unsigned pin, unsigned half, uint32_t value)
 {
@@ -110,7 +112,7 @@ static void rte_write(struct vioapic *apic, unsigned pin, unsigned half, uint32_
 	uint64_t remote_irr = rte & RTE_REMOTE_IRR;
 
 	rte = (rte & keep) | (uint64_t)value << (half ? 32 : 0);
-	/* Changing a pin to edge ends its service: drivers use that where there is no EOI register. */
+	/* Changing a pin to edge ends its service: what drivers do without an EOI register. */
 	apic->redirection[pin] = (rte & RTE_WRITABLE) | (rte & RTE_LEVEL ? remote_irr : 0);
 	/* Before anything is sent: who takes the vector asks whether it is level. */
 	level_vectors_update(apic);

@@ -201,7 +201,7 @@ void vlapic_error(struct vlapic *apic, uint32_t esr_bit)
 		vlapic_raise(apic, (uint8_t)lvt);
 }
 
-/* --- priorities (SDM 3A 10.8.3) ----------------------------------------------------------------- */
+/* --- priorities (SDM 3A 10.8.3) --------------------------------------------------------------- */
 
 uint8_t vlapic_ppr(const struct vlapic *apic)
 {
@@ -239,20 +239,21 @@ void vlapic_accept(struct vlapic *apic, uint8_t vector)
 void vlapic_eoi(struct vlapic *apic)
 {
 	struct vm *vm = apic->vcpu->vm;
-	int vector = vec_highest(apic->isr);
+	int highest = vec_highest(apic->isr);
+	uint8_t vector = (uint8_t)highest;
 
-	if (vector < 0)
+	if (highest < 0)
 		return;
-	vec_clear(apic->isr, (uint8_t)vector);
+	vec_clear(apic->isr, vector);
 	/* The I/O APIC is asked too: its pin may have changed its trigger since TMR was set. */
-	if (!vec_test(apic->tmr, (uint8_t)vector) && !vioapic_wants_eoi(&vm->ioapic, (uint8_t)vector))
+	if (!vec_test(apic->tmr, vector) && !vioapic_wants_eoi(&vm->ioapic, vector))
 		return;
 	spin_lock(&vm->device_lock);
-	vioapic_eoi(&vm->ioapic, (uint8_t)vector);
+	vioapic_eoi(&vm->ioapic, vector);
 	spin_unlock(&vm->device_lock);
 }
 
-/* --- interrupts out (SDM 3A 10.6.1) ------------------------------------------------------------- */
+/* --- interrupts out (SDM 3A 10.6.1) ----------------------------------------------------------- */
 
 static void icr_send_self(struct vlapic *apic, const struct irq_msg *msg)
 {
@@ -299,7 +300,7 @@ void vlapic_icr_send(struct vlapic *apic, uint64_t icr)
 	}
 }
 
-/* --- PV EOI -------------------------------------------------------------------------------------- */
+/* --- PV EOI ----------------------------------------------------------------------------------- */
 
 int vlapic_pv_eoi_write(struct vlapic *apic, uint64_t value)
 {

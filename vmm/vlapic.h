@@ -11,7 +11,7 @@
 #include "arch/types.h"
 
 #define VLAPIC_BASE_GPA 0xfee00000ull
-#define VLAPIC_TIMER_HZ 1000000000ull /* input clock of the count-down timer; CPUID and docs say so */
+#define VLAPIC_TIMER_HZ 1000000000ull /* input of the count-down timer; as CPUID says */
 
 /* A periodic timer is not served more often, so that a guest cannot drown its own core. */
 #define VLAPIC_PERIOD_MIN_NS 10000u
@@ -28,7 +28,7 @@ struct vlapic {
 	struct vcpu *vcpu;
 	uint64_t irr[4], isr[4], tmr[4];
 	uint64_t timer_deadline_tsc; /* host TSC of the next expiry, 0: none */
-	atomic_uint_least32_t *pv_eoi_word; /* KVM-compatible PV EOI word in guest memory, NULL: off */
+	atomic_uint_least32_t *pv_eoi_word; /* KVM-compatible, in guest memory; NULL: off */
 	bool pv_eoi_set;             /* we set its bit and have not looked since */
 	uint8_t tpr;
 	uint32_t id;
@@ -44,13 +44,14 @@ struct vlapic {
 	uint64_t tsc_offset;
 	uint64_t ns_to_tsc, tsc_to_ns; /* scale.h ratios */
 
-	/* What a sender needs to know of this APIC, in one word: written by the vCPU's core, read by
-	 * any. See vlapic.c for its bits. */
+	/* What a sender needs to know of this APIC, in one word: written by the vCPU's core, read
+	 * by any. See vlapic.c for its bits. */
 	CACHE_ALIGN atomic_uint_least64_t dest;
 };
 
 /* Power-on state; vcpu 0 is the BSP. Boot core, or the vCPU's. */
-void vlapic_init(struct vlapic *apic, struct vcpu *vcpu, uint32_t apic_id, bool bsp, uint64_t tsc_offset);
+void vlapic_init(struct vlapic *apic, struct vcpu *vcpu, uint32_t apic_id, bool bsp,
+                 uint64_t tsc_offset);
 
 /* What INIT does: all registers but the id and APIC_BASE, mode included (SDM 3A 10.4.7.3). */
 void vlapic_init_reset(struct vlapic *apic);

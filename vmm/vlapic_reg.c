@@ -55,7 +55,7 @@ static uint32_t set_word(const uint64_t set[4], unsigned word)
 	return (uint32_t)(set[word >> 1] >> (word & 1) * 32);
 }
 
-/* --- registers that both modes have ------------------------------------------------------------ */
+/* --- registers that both modes have ----------------------------------------------------------- */
 
 /* False: no such register to read. */
 static bool reg_read(struct vlapic *apic, uint32_t reg, uint32_t *value)
@@ -154,7 +154,7 @@ static bool reg_write(struct vlapic *apic, uint32_t reg, uint32_t value)
 	}
 }
 
-/* --- xAPIC page ---------------------------------------------------------------------------------- */
+/* --- xAPIC page ------------------------------------------------------------------------------- */
 
 static bool xapic_is_on(const struct vlapic *apic)
 {
@@ -224,7 +224,7 @@ void vlapic_mmio_write(struct vlapic *apic, uint32_t offset, uint32_t value)
 	}
 }
 
-/* --- x2APIC MSRs --------------------------------------------------------------------------------- */
+/* --- x2APIC MSRs ------------------------------------------------------------------------------ */
 
 static int x2apic_read(struct vlapic *apic, uint32_t reg, uint64_t *value)
 {
@@ -289,7 +289,7 @@ static int x2apic_write(struct vlapic *apic, uint32_t reg, uint64_t value)
 	return reg_write(apic, reg, (uint32_t)value) ? 0 : -EINVAL;
 }
 
-/* --- APIC_BASE (SDM 3A figure 10-27) -------------------------------------------------------------- */
+/* --- APIC_BASE (SDM 3A figure 10-27) ---------------------------------------------------------- */
 
 static int base_write(struct vlapic *apic, uint64_t value)
 {

@@ -55,15 +55,15 @@ uint64_t vlapic_deadline(const struct vlapic *apic)
 	return apic->timer_deadline_tsc;
 }
 
-/* --- expiry ------------------------------------------------------------------------------------- */
+/* --- expiry ----------------------------------------------------------------------------------- */
 
 /* Goes on by whole periods from the expiry that was due, not from now: no drift. */
 static void timer_next_period(struct vlapic *apic, uint64_t now_tsc)
 {
-	unsigned __int128 period = (unsigned __int128)apic->timer_period_tsc << 32 | apic->timer_period_frac;
-	unsigned __int128 next = (unsigned __int128)apic->timer_deadline_tsc << 32 | apic->timer_frac;
+	unsigned __int128 period = apic->timer_period_tsc, next = apic->timer_deadline_tsc;
 
-	next += period;
+	period = period << 32 | apic->timer_period_frac;
+	next = (next << 32 | apic->timer_frac) + period;
 	/* Periods that went by unserved are one interrupt. The division is on no path but this. */
 	if (unlikely((uint64_t)(next >> 32) <= now_tsc))
 		next += period * ((now_tsc - (uint64_t)(next >> 32)) / apic->timer_period_tsc + 1);
@@ -85,11 +85,12 @@ void vlapic_timer_run(struct vlapic *apic, uint64_t now_tsc)
 		vlapic_raise(apic, (uint8_t)lvt);
 }
 
-/* --- the counter -------------------------------------------------------------------------------- */
+/* --- the counter ------------------------------------------------------------------------------ */
 
 static void timer_arm(struct vlapic *apic, uint32_t count, uint64_t now_tsc)
 {
 	uint64_t initial_ns = (uint64_t)apic->timer_initial << divide_shift(apic);
+	uint64_t left_ns = (uint64_t)count << divide_shift(apic);
 	uint64_t period_ns = MAX(initial_ns, VLAPIC_PERIOD_MIN_NS);
 	unsigned __int128 period = (unsigned __int128)period_ns * apic->ns_to_tsc;
 
@@ -98,8 +99,7 @@ static void timer_arm(struct vlapic *apic, uint32_t count, uint64_t now_tsc)
 		return;
 	apic->timer_period_tsc = (uint64_t)(period >> SCALE_FRAC_BITS);
 	apic->timer_period_frac = (uint32_t)(period >> (SCALE_FRAC_BITS - 32));
-	apic->timer_deadline_tsc =
-		MAX(now_tsc + scale_apply((uint64_t)count << divide_shift(apic), apic->ns_to_tsc), 1);
+	apic->timer_deadline_tsc = MAX(now_tsc + scale_apply(left_ns, apic->ns_to_tsc), 1);
 }
 
 void vlapic_timer_initial_write(struct vlapic *apic, uint32_t count)
@@ -133,7 +133,7 @@ void vlapic_timer_divide_write(struct vlapic *apic, uint32_t value)
 		timer_arm(apic, left, plat_tsc());
 }
 
-/* --- mode and TSC deadline ------------------------------------------------------------------------ */
+/* --- mode and TSC deadline -------------------------------------------------------------------- */
 
 void vlapic_timer_lvt_write(struct vlapic *apic, uint32_t value)
 {

@@ -47,7 +47,7 @@ void vuart_init(struct vuart *uart, struct vm *vm)
 	uart->dll = 1;
 }
 
-/* --- interrupt ---------------------------------------------------------------------------------- */
+/* --- interrupt -------------------------------------------------------------------------------- */
 
 static unsigned rx_trigger(const struct vuart *uart)
 {
@@ -73,7 +73,8 @@ static uint8_t irq_source(const struct vuart *uart)
 
 static void irq_update(struct vuart *uart)
 {
-	bool high = irq_source(uart) != IIR_NONE && (uart->mcr & MCR_OUT2) && !(uart->mcr & MCR_LOOP);
+	bool gate = (uart->mcr & (MCR_OUT2 | MCR_LOOP)) == MCR_OUT2;
+	bool high = gate && irq_source(uart) != IIR_NONE;
 
 	if (high == uart->irq_high)
 		return;
@@ -82,7 +83,7 @@ static void irq_update(struct vuart *uart)
 		vioapic_pin_set(&uart->vm->ioapic, VUART_PIN, high);
 }
 
-/* --- receiver ------------------------------------------------------------------------------------ */
+/* --- receiver --------------------------------------------------------------------------------- */
 
 static void rx_push(struct vuart *uart, uint8_t byte)
 {
@@ -120,7 +121,7 @@ static void loop_send(struct vuart *uart, uint8_t byte)
 		uart->overrun = true;
 }
 
-/* --- modem lines ----------------------------------------------------------------------------------- */
+/* --- modem lines ------------------------------------------------------------------------------ */
 
 /* MSR's upper half. Loopback feeds it from MCR: RTS to CTS, DTR to DSR, OUT1 to RI, OUT2 to DCD. */
 static uint8_t modem_inputs(const struct vuart *uart)
@@ -144,7 +145,7 @@ static void mcr_write(struct vuart *uart, uint8_t value)
 		uart->msr_delta |= MSR_DELTA_RI;
 }
 
-/* --- registers --------------------------------------------------------------------------------------- */
+/* --- registers -------------------------------------------------------------------------------- */
 
 static void fcr_write(struct vuart *uart, uint8_t value)
 {
@@ -171,7 +172,7 @@ static void data_write(struct vuart *uart, uint8_t value)
 		loop_send(uart, value);
 	else if (uart->vm)
 		console_put(uart->vm, value);
-	/* Full and empty again at once: the line falls and rises, which an edge pin needs to see. */
+	/* Full and empty again at once: the line falls and rises, as an edge pin needs it. */
 	uart->thre_pending = false;
 	irq_update(uart);
 	uart->thre_pending = true;

@@ -129,14 +129,22 @@ static void a_stranger_is_silent(void)
 
 static void input_follows_focus(void)
 {
-	fake_console_input = "a\x1d" "2b\x1d\x1d" "c\x1d" "3d\x1d" "1e";
+	fake_console_input = "a\x1d"
+	                     "2b\x1d\x1d"
+	                     "c\x1d"
+	                     "3d\x1d"
+	                     "1e";
 	console_input_poll();
 	CHECK(!strcmp(received(0), "ae"));
-	CHECK(!strcmp(received(1), "b\x1d" "c"));
+	CHECK(!strcmp(received(1), "b\x1d"
+	                           "c"));
 	CHECK(!strcmp(received(2), "d"));
 	CHECK(strstr(fake_log, "console: input goes to guest 2, beta\n"));
 	/* No such guest: stays. Other keys after Ctrl-] do nothing. */
-	fake_console_input = "\x1d" "8f\x1dqg\x1d" "0h\x1d" "9";
+	fake_console_input = "\x1d"
+	                     "8f\x1dqg\x1d"
+	                     "0h\x1d"
+	                     "9";
 	console_input_poll();
 	CHECK(!strcmp(received(0), "fgh"));
 	CHECK(strstr(fake_log, "no guest 8"));
@@ -172,7 +180,8 @@ static void full_receiver_keeps_the_rest(void)
 	fake_console_input = paste;
 	while (console_input_poll())
 		;
-	fake_console_input = "\x1d" "1ok";
+	fake_console_input = "\x1d"
+	                     "1ok";
 	console_input_poll();
 	CHECK(!strcmp(received(0), "ok"));
 	CHECK_EQ(atomic_load(&guest[0].device_lock.held), 0);

@@ -9,7 +9,7 @@ enum { EAX, EBX, ECX, EDX };
 #define CR4_OSXSAVE BIT(18)
 #define CR4_PKE     BIT(22)
 
-/* --- hosts ------------------------------------------------------------------------------------- */
+/* --- hosts ------------------------------------------------------------------------------------ */
 
 static const char *host_vendor;
 static uint32_t host_basic_max, host_extended_max, host_fill;
@@ -28,10 +28,11 @@ static void host_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4])
 		break;
 	case 4: /* L1D, L1I, L2, L3, end; 16 threads share the last on the host */
 	case 0x8000001d:
-		out[EAX] = subleaf > 3 ? 0 : (subleaf == 3 ? 3 : 1 + (subleaf == 2) * 2) |
-		                                     (subleaf < 2 ? 1u : subleaf) << 5 | 1u << 8 |
-		                                     (subleaf == 3 ? 15u : 1u) << 14 |
-		                                     (leaf == 4 ? 7u << 26 : 0);
+		out[EAX] = subleaf > 3 ? 0
+		                       : (subleaf == 3 ? 3 : 1 + (subleaf == 2) * 2) |
+		                                 (subleaf < 2 ? 1u : subleaf) << 5 | 1u << 8 |
+		                                 (subleaf == 3 ? 15u : 1u) << 14 |
+		                                 (leaf == 4 ? 7u << 26 : 0);
 		out[EBX] = 0x01c0003f;
 		break;
 	case 0xd:
@@ -84,7 +85,7 @@ static bool is_zero(uint32_t leaf, uint32_t subleaf)
 	return !(out[0] | out[1] | out[2] | out[3]);
 }
 
-/* --- feature bits -------------------------------------------------------------------------------- */
+/* --- feature bits ----------------------------------------------------------------------------- */
 
 struct feature {
 	uint32_t leaf;
@@ -93,39 +94,121 @@ struct feature {
 
 /* What a guest must never see, be the host ever so rich. */
 static const struct feature hidden[] = {
-	{1, ECX, 2},  {1, ECX, 3} /* MONITOR */, {1, ECX, 4}, {1, ECX, 5} /* VMX */, {1, ECX, 6} /* SMX */,
-	{1, ECX, 7},  {1, ECX, 8},  {1, ECX, 10}, {1, ECX, 11}, {1, ECX, 14}, {1, ECX, 15}, {1, ECX, 18},
-	{1, EDX, 18}, {1, EDX, 21}, {1, EDX, 22}, {1, EDX, 29}, {1, EDX, 31},
-	{7, EBX, 1},  {7, EBX, 2} /* SGX */, {7, EBX, 12}, {7, EBX, 14} /* MPX */, {7, EBX, 15},
-	{7, EBX, 25} /* PT */,
-	{7, ECX, 5},  {7, ECX, 7},  {7, ECX, 13}, {7, ECX, 16} /* LA57 */, {7, ECX, 23}, {7, ECX, 24},
-	{7, ECX, 29}, {7, ECX, 30}, {7, ECX, 31},
-	{7, EDX, 15}, {7, EDX, 18}, {7, EDX, 19}, {7, EDX, 20}, {7, EDX, 22}, {7, EDX, 24}, {7, EDX, 25},
-	{7, EDX, 26} /* SPEC_CTRL */, {7, EDX, 27}, {7, EDX, 28}, {7, EDX, 29}, {7, EDX, 30}, {7, EDX, 31},
-	{0x80000001, ECX, 2} /* SVM */, {0x80000001, ECX, 3}, {0x80000001, ECX, 9}, {0x80000001, ECX, 10},
-	{0x80000001, ECX, 12}, {0x80000001, ECX, 13}, {0x80000001, ECX, 15}, {0x80000001, ECX, 17},
-	{0x80000001, ECX, 19}, {0x80000001, ECX, 23}, {0x80000001, ECX, 24}, {0x80000001, ECX, 28},
-	{0x80000001, ECX, 29} /* MWAITX */, {0x80000001, EDX, 25} /* FFXSR */,
-	{0x80000007, EDX, 0}, {0x80000007, EDX, 7}, {0x80000007, EDX, 9},
-	{0x80000008, EBX, 12} /* IBPB */, {0x80000008, EBX, 14}, {0x80000008, EBX, 15},
-	{0x80000008, EBX, 24}, {0x80000008, EBX, 25} /* VIRT_SSBD */, {0x80000021, EAX, 8},
+        {1, ECX, 2},
+        {1, ECX, 3} /* MONITOR */,
+        {1, ECX, 4},
+        {1, ECX, 5} /* VMX */,
+        {1, ECX, 6} /* SMX */,
+        {1, ECX, 7},
+        {1, ECX, 8},
+        {1, ECX, 10},
+        {1, ECX, 11},
+        {1, ECX, 14},
+        {1, ECX, 15},
+        {1, ECX, 18},
+        {1, EDX, 18},
+        {1, EDX, 21},
+        {1, EDX, 22},
+        {1, EDX, 29},
+        {1, EDX, 31},
+        {7, EBX, 1},
+        {7, EBX, 2} /* SGX */,
+        {7, EBX, 12},
+        {7, EBX, 14} /* MPX */,
+        {7, EBX, 15},
+        {7, EBX, 25} /* PT */,
+        {7, ECX, 5},
+        {7, ECX, 7},
+        {7, ECX, 13},
+        {7, ECX, 16} /* LA57 */,
+        {7, ECX, 23},
+        {7, ECX, 24},
+        {7, ECX, 29},
+        {7, ECX, 30},
+        {7, ECX, 31},
+        {7, EDX, 15},
+        {7, EDX, 18},
+        {7, EDX, 19},
+        {7, EDX, 20},
+        {7, EDX, 22},
+        {7, EDX, 24},
+        {7, EDX, 25},
+        {7, EDX, 26} /* SPEC_CTRL */,
+        {7, EDX, 27},
+        {7, EDX, 28},
+        {7, EDX, 29},
+        {7, EDX, 30},
+        {7, EDX, 31},
+        {0x80000001, ECX, 2} /* SVM */,
+        {0x80000001, ECX, 3},
+        {0x80000001, ECX, 9},
+        {0x80000001, ECX, 10},
+        {0x80000001, ECX, 12},
+        {0x80000001, ECX, 13},
+        {0x80000001, ECX, 15},
+        {0x80000001, ECX, 17},
+        {0x80000001, ECX, 19},
+        {0x80000001, ECX, 23},
+        {0x80000001, ECX, 24},
+        {0x80000001, ECX, 28},
+        {0x80000001, ECX, 29} /* MWAITX */,
+        {0x80000001, EDX, 25} /* FFXSR */,
+        {0x80000007, EDX, 0},
+        {0x80000007, EDX, 7},
+        {0x80000007, EDX, 9},
+        {0x80000008, EBX, 12} /* IBPB */,
+        {0x80000008, EBX, 14},
+        {0x80000008, EBX, 15},
+        {0x80000008, EBX, 24},
+        {0x80000008, EBX, 25} /* VIRT_SSBD */,
+        {0x80000021, EAX, 8},
 };
 
 /* What a guest sees if the host has it. */
 static const struct feature shown[] = {
-	{1, ECX, 0},  {1, ECX, 17} /* PCID */, {1, ECX, 25}, {1, ECX, 26}, {1, ECX, 28}, {1, ECX, 30},
-	{1, EDX, 0},  {1, EDX, 4},  {1, EDX, 7}, {1, EDX, 12}, {1, EDX, 14}, {1, EDX, 16},
-	{7, EBX, 0},  {7, EBX, 4}, {7, EBX, 5}, {7, EBX, 7}, {7, EBX, 10} /* INVPCID */, {7, EBX, 11},
-	{7, EBX, 16}, {7, EBX, 20} /* SMAP */, {7, ECX, 2}, {7, ECX, 3} /* PKU */, {7, ECX, 22},
-	{7, EDX, 4},  {7, EDX, 10}, {0x80000001, ECX, 0}, {0x80000001, ECX, 5}, {0x80000001, ECX, 22},
-	{0x80000001, EDX, 11}, {0x80000001, EDX, 20}, {0x80000001, EDX, 26}, {0x80000001, EDX, 27},
-	{0x80000001, EDX, 29}, {0x80000007, EDX, 8}, {0x80000008, EBX, 0}, {0x80000021, EAX, 2},
+        {1, ECX, 0},
+        {1, ECX, 17} /* PCID */,
+        {1, ECX, 25},
+        {1, ECX, 26},
+        {1, ECX, 28},
+        {1, ECX, 30},
+        {1, EDX, 0},
+        {1, EDX, 4},
+        {1, EDX, 7},
+        {1, EDX, 12},
+        {1, EDX, 14},
+        {1, EDX, 16},
+        {7, EBX, 0},
+        {7, EBX, 4},
+        {7, EBX, 5},
+        {7, EBX, 7},
+        {7, EBX, 10} /* INVPCID */,
+        {7, EBX, 11},
+        {7, EBX, 16},
+        {7, EBX, 20} /* SMAP */,
+        {7, ECX, 2},
+        {7, ECX, 3} /* PKU */,
+        {7, ECX, 22},
+        {7, EDX, 4},
+        {7, EDX, 10},
+        {0x80000001, ECX, 0},
+        {0x80000001, ECX, 5},
+        {0x80000001, ECX, 22},
+        {0x80000001, EDX, 11},
+        {0x80000001, EDX, 20},
+        {0x80000001, EDX, 26},
+        {0x80000001, EDX, 27},
+        {0x80000001, EDX, 29},
+        {0x80000007, EDX, 8},
+        {0x80000008, EBX, 0},
+        {0x80000021, EAX, 2},
 };
 
 /* What a guest sees on any host. */
 static const struct feature always[] = {
-	{1, ECX, 21} /* x2APIC */, {1, ECX, 24} /* TSC deadline */, {1, ECX, 31} /* hypervisor */,
-	{1, EDX, 9}, {6, EAX, 2} /* ARAT */,
+        {1, ECX, 21} /* x2APIC */,     {1, ECX, 24} /* TSC deadline */,
+        {1, ECX, 31} /* hypervisor */, {1, EDX, 9},
+        {6, EAX, 2} /* ARAT */,
 };
 
 static void feature_policy(void)
@@ -136,7 +219,8 @@ static void feature_policy(void)
 		host(vendor, 0x20, 0x80000028, UINT32_MAX, 2);
 		for (size_t i = 0; i < ARRAY_LEN(hidden); i++)
 			if (bit_of(hidden[i].leaf, hidden[i].reg, hidden[i].bit)) {
-				printf("  %x.%u[%u]\n", hidden[i].leaf, hidden[i].reg, hidden[i].bit);
+				printf("  %x.%u[%u]\n", hidden[i].leaf, hidden[i].reg,
+				       hidden[i].bit);
 				CHECK(!"hidden");
 			}
 		for (size_t i = 0; i < ARRAY_LEN(shown); i++)
@@ -153,10 +237,10 @@ static void feature_policy(void)
 
 static void leaves_of_hidden_features_are_zero(void)
 {
-	static const uint32_t leaves[] = {3,    5,    8,    9,    0xa,  0xc,        0xe,        0xf,
-	                                  0x10, 0x11, 0x12, 0x13, 0x14, 0x17,       0x18,       0x19,
-	                                  0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x8000000a, 0x8000001b, 0x8000001c,
-	                                  0x8000001f, 0x80000020};
+	static const uint32_t leaves[] = {
+	        3,    5,    8,    9,          0xa,        0xc,        0xe,        0xf,       0x10,
+	        0x11, 0x12, 0x13, 0x14,       0x17,       0x18,       0x19,       0x1a,      0x1b,
+	        0x1c, 0x1d, 0x1e, 0x8000000a, 0x8000001b, 0x8000001c, 0x8000001f, 0x80000020};
 
 	host(AMD, 0x20, 0x80000028, UINT32_MAX, 2);
 	for (size_t i = 0; i < ARRAY_LEN(leaves); i++)
@@ -206,7 +290,7 @@ static void xsave_states(void)
 	CHECK_EQ(reg_of(0, 0xd, 0, ECX), 576);
 }
 
-/* --- topology --------------------------------------------------------------------------------------- */
+/* --- topology --------------------------------------------------------------------------------- */
 
 static unsigned bits_for(unsigned count)
 {
@@ -249,7 +333,8 @@ static void topology_agrees(void)
 			}
 			for (uint32_t sub = 0; sub < 4; sub++) {
 				CHECK_EQ(reg_of(0, 4, sub, EAX) >> 26, (1u << bits) - 1);
-				CHECK_EQ(reg_of(0, 4, sub, EAX) >> 14 & 0xfff, sub == 3 ? (1u << bits) - 1 : 0);
+				CHECK_EQ(reg_of(0, 4, sub, EAX) >> 14 & 0xfff,
+				         sub == 3 ? (1u << bits) - 1 : 0);
 				CHECK_EQ(reg_of(0, 0x8000001d, sub, EAX) >> 14,
 				         sub == 3 ? (1u << bits) - 1 : 0);
 			}
@@ -263,13 +348,13 @@ static void topology_agrees(void)
 		}
 }
 
-/* --- timing and hypervisor leaves ------------------------------------------------------------------- */
+/* --- timing and hypervisor leaves ------------------------------------------------------------- */
 
 static void timing(void)
 {
 	uint32_t num, den;
-	static const uint64_t rates[] = {1000000000, 2400000000, 2399998765, 3792123456, 1896000000,
-	                                 2099999999, 5700000001, 800000000};
+	static const uint64_t rates[] = {1000000000, 2400000000, 2399998765, 3792123456,
+	                                 1896000000, 2099999999, 5700000001, 800000000};
 
 	host(INTEL, 0xd, 0x80000008, 0, 1);
 	CHECK_EQ(reg_of(0, 0, 0, EAX), 0x16);
@@ -312,7 +397,8 @@ static void hypervisor_leaves(void)
 
 static void out_of_range(void)
 {
-	static const uint32_t leaves[] = {0x17, 0x1000, 0x3fffffff, 0x40000100, 0x7fffffff, 0x80000009,
+	static const uint32_t leaves[] = {0x17,       0x1000,     0x3fffffff,
+	                                  0x40000100, 0x7fffffff, 0x80000009,
 	                                  0x80860000, 0xc0000000, UINT32_MAX};
 
 	host(INTEL, 0x16, 0x80000008, UINT32_MAX, 1);
@@ -355,7 +441,8 @@ static void sweep(void)
 		for (uint32_t base = 0; base < 0x10; base++)
 			for (uint32_t leaf = 0; leaf < 0x40; leaf++)
 				for (uint32_t sub = 0; sub < 40; sub++)
-					reg_of(31, base << 28 | leaf, sub == 39 ? UINT32_MAX : sub, EAX);
+					reg_of(31, base << 28 | leaf, sub == 39 ? UINT32_MAX : sub,
+					       EAX);
 	}
 	CHECK(true);
 }

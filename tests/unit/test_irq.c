@@ -51,7 +51,8 @@ static void events(void)
 	CHECK_EQ(fake_wakes[2], 1);
 	irq_event(&fx_vcpu[1], VCPU_EVENT_INIT);
 	irq_event(&fx_vcpu[1], VCPU_EVENT_SIPI | 0x9900);
-	CHECK_EQ(atomic_load(events_word), VCPU_EVENT_NMI | VCPU_EVENT_INIT | VCPU_EVENT_SIPI | 0x9900);
+	CHECK_EQ(atomic_load(events_word),
+	         VCPU_EVENT_NMI | VCPU_EVENT_INIT | VCPU_EVENT_SIPI | 0x9900);
 	/* The usual second SIPI, and one with another vector: the first counts. */
 	irq_event(&fx_vcpu[1], VCPU_EVENT_SIPI | 0x6600);
 	CHECK_EQ(atomic_load(events_word) & 0xff00, 0x9900);
@@ -104,13 +105,15 @@ static void destinations(void)
 	CHECK(!irq_single_target(&fx_vm, &msg));
 	CHECK_EQ(irq_broadcast(&fx_vm, &msg, &fx_vcpu[2]), 0);
 	CHECK_EQ(sent(0x50), 0xb);
-	/* Lowest priority: one of them, the same one each time, and not the same for all vectors. */
+	/* Lowest priority: one of them, the same one each time, and not the same for all vectors.
+	 */
 	msg.mode = IRQ_LOWEST;
 	for (unsigned round = 0; round < 3; round++)
 		for (unsigned vector = 0x40; vector < 0x60; vector++) {
 			msg.vector = (uint8_t)vector;
 			irq_send(&fx_vm, &msg);
-			CHECK_EQ(sent((uint8_t)vector), (vector & 31) < 4 ? 1u << (vector & 31) : 1);
+			CHECK_EQ(sent((uint8_t)vector),
+			         (vector & 31) < 4 ? 1u << (vector & 31) : 1);
 		}
 	/* Nothing with vectors of exceptions, and modes that lead nowhere. */
 	msg.mode = IRQ_FIXED;
@@ -144,7 +147,7 @@ static void msi(void)
 	CHECK_EQ(irq_msi_decode(0, 0).mode, IRQ_INVALID);
 }
 
-/* --- the pairing of irq.c, with two threads: no interrupt and no wake-up is lost ----------------- */
+/* --- the pairing of irq.c, with two threads: no interrupt and no wake-up is lost -------------- */
 
 #define ROUNDS 20000
 

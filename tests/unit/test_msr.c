@@ -69,7 +69,7 @@ static bool faults(uint32_t index)
 	return err == -EINVAL;
 }
 
-/* --- EFER and what else the control block holds ------------------------------------------------- */
+/* --- EFER and what else the control block holds ----------------------------------------------- */
 
 static void efer(void)
 {
@@ -118,7 +118,7 @@ static void control_block_registers(void)
 	CHECK_EQ(rd(0xc0000101), 0xffff800000000000);
 }
 
-/* --- memory types ------------------------------------------------------------------------------------ */
+/* --- memory types ----------------------------------------------------------------------------- */
 
 static void mtrr(void)
 {
@@ -143,8 +143,8 @@ static void mtrr(void)
 	CHECK_EQ(msr_write(V, 0x201, BIT(40)), -EINVAL);
 	CHECK(faults(0x210));
 	CHECK(faults(0x211));
-	static const uint32_t fixed[] = {0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 0x26c, 0x26d,
-	                                 0x26e, 0x26f};
+	static const uint32_t fixed[] = {0x250, 0x258, 0x259, 0x268, 0x269, 0x26a,
+	                                 0x26b, 0x26c, 0x26d, 0x26e, 0x26f};
 	for (unsigned i = 0; i < ARRAY_LEN(fixed); i++)
 		CHECK_EQ(msr_write(V, fixed[i], 0x0001040506000000 | i % 2), 0);
 	for (unsigned i = 0; i < ARRAY_LEN(fixed); i++)
@@ -163,7 +163,7 @@ static void mtrr(void)
 	CHECK_EQ(fx_vcpu[1].msr.mtrr_def_type, 0xc06);
 }
 
-/* --- by CPUID's word ---------------------------------------------------------------------------------- */
+/* --- by CPUID's word -------------------------------------------------------------------------- */
 
 /* A CPUID bit advertised is an MSR implemented, and the other way round. */
 static void advertised_is_implemented(void)
@@ -179,11 +179,13 @@ static void advertised_is_implemented(void)
 		CHECK(faults(0x17b));
 		CHECK(faults(0x400));
 		CHECK(faults(0x403));
-		/* Hidden: SPEC_CTRL, PRED_CMD, ARCH_CAPABILITIES, FLUSH_CMD, TSX_CTRL, TSC_ADJUST, XSS,
-		 * PERF_GLOBAL_CTRL, VMX, SVM, VIRT_SPEC_CTRL, LS_CFG, async page faults, steal time. */
-		static const uint32_t hidden[] = {0x48, 0x10a, 0x122, 0x3b, 0xda0, 0x38f, 0x480, 0x48b,
-		                                  0xc0010114, 0xc0010117, 0xc001011f, 0xc0011020, 0x4b564d02,
-		                                  0x4b564d03, 0xe7, 0xe8, 0x40000000};
+		/* Hidden: SPEC_CTRL, PRED_CMD, ARCH_CAPABILITIES, FLUSH_CMD, TSX_CTRL, TSC_ADJUST,
+		 * XSS, PERF_GLOBAL_CTRL, VMX, SVM, VIRT_SPEC_CTRL, LS_CFG, async page faults, steal
+		 * time. */
+		static const uint32_t hidden[] = {
+		        0x48,       0x10a,      0x122,      0x3b,       0xda0,      0x38f,
+		        0x480,      0x48b,      0xc0010114, 0xc0010117, 0xc001011f, 0xc0011020,
+		        0x4b564d02, 0x4b564d03, 0xe7,       0xe8,       0x40000000};
 		for (size_t i = 0; i < ARRAY_LEN(hidden); i++) {
 			CHECK(faults(hidden[i]));
 			CHECK_EQ(msr_write(V, hidden[i], 0), -EINVAL);
@@ -304,7 +306,7 @@ static void linux_probes(void)
 	CHECK(faults(0x3a));
 }
 
-/* --- unknown ones ---------------------------------------------------------------------------------------- */
+/* --- unknown ones ----------------------------------------------------------------------------- */
 
 static unsigned log_lines(const char *word)
 {
@@ -349,7 +351,8 @@ static void sweep_range(uint32_t first, uint32_t last)
 			CHECK_EQ(value, 0x1234567890abcdefull);
 		err = msr_write(V, index, fx_random());
 		CHECK(err == 0 || err == -EINVAL);
-		/* What it gives it takes back, or refuses; reading never comes to depend on that. */
+		/* What it gives it takes back, or refuses; reading never comes to depend on that.
+		 */
 		if (!msr_read(V, index, &value))
 			msr_write(V, index, value);
 	}
@@ -376,5 +379,6 @@ static void sweep(void)
 	}
 }
 
-TESTS(T(efer), T(control_block_registers), T(mtrr), T(advertised_is_implemented), T(tsc_and_tsc_aux),
-      T(apic), T(kvm_clock_and_eoi), T(linux_probes), T(unknown_policy), T(sweep))
+TESTS(T(efer), T(control_block_registers), T(mtrr), T(advertised_is_implemented),
+      T(tsc_and_tsc_aux), T(apic), T(kvm_clock_and_eoi), T(linux_probes), T(unknown_policy),
+      T(sweep))

@@ -25,9 +25,9 @@ static const struct time_page *page_at(gpa_t gpa)
 
 static void scale_is_exact(void)
 {
-	static const uint64_t rates[] = {1000000000, 1000000001, 999999999,  500000000,  2000000000,
-	                                 2400000000, 2399999987, 4294967296, 5800000000, 100000000,
-	                                 33333333,   10000000000};
+	static const uint64_t rates[] = {1000000000, 1000000001, 999999999,  500000000,
+	                                 2000000000, 2400000000, 2399999987, 4294967296,
+	                                 5800000000, 100000000,  33333333,   10000000000};
 
 	fx_init(1);
 	for (size_t i = 0; i < ARRAY_LEN(rates); i++) {
@@ -70,7 +70,8 @@ static void time_page_protocol(void)
 	CHECK_EQ(page_at(0x1000)->version, 8);
 	/* Hostile addresses. */
 	CHECK_EQ(pvclock_system_time_set(&fx_vm.clock, &fx_vm.mem, FX_RAM_BYTES | 1), -EFAULT);
-	CHECK_EQ(pvclock_system_time_set(&fx_vm.clock, &fx_vm.mem, (FX_RAM_BYTES - 16) | 1), -EFAULT);
+	CHECK_EQ(pvclock_system_time_set(&fx_vm.clock, &fx_vm.mem, (FX_RAM_BYTES - 16) | 1),
+	         -EFAULT);
 	CHECK_EQ(pvclock_system_time_set(&fx_vm.clock, &fx_vm.mem, UINT64_MAX), -EFAULT);
 	CHECK_EQ(pvclock_system_time_set(&fx_vm.clock, &fx_vm.mem, (FX_RAM_BYTES - 32) | 1), 0);
 	/* Unaligned, across pages: nobody does, nobody is hurt. */

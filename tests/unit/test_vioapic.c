@@ -176,7 +176,7 @@ static void nobody_listens(void)
 	CHECK(sent(0x59));
 }
 
-/* --- random, against a naive model --------------------------------------------------------------- */
+/* --- random, against a naive model ------------------------------------------------------------ */
 
 static struct {
 	uint32_t low;
@@ -187,7 +187,8 @@ static bool expected[256];
 
 static void model_level(unsigned pin)
 {
-	if ((model[pin].low & LEVEL) && !(model[pin].low & MASKED) && model[pin].high && !model[pin].irr) {
+	if ((model[pin].low & LEVEL) && !(model[pin].low & MASKED) && model[pin].high &&
+	    !model[pin].irr) {
 		model[pin].irr = true;
 		expected[model[pin].low & 0xff] = true;
 	}

@@ -5,9 +5,26 @@
 #define APIC (&fx_vcpu[0].lapic)
 
 enum {
-	ID = 0x20, VERSION = 0x30, TPR = 0x80, PPR = 0xa0, EOI = 0xb0, LDR = 0xd0, DFR = 0xe0, SVR = 0xf0,
-	ISR = 0x100, TMR = 0x180, IRR = 0x200, ESR = 0x280, ICR = 0x300, ICR_HIGH = 0x310,
-	LVT_TIMER = 0x320, LVT_LINT0 = 0x350, LVT_ERROR = 0x370, TMICT = 0x380, TMCCT = 0x390, TDCR = 0x3e0,
+	ID = 0x20,
+	VERSION = 0x30,
+	TPR = 0x80,
+	PPR = 0xa0,
+	EOI = 0xb0,
+	LDR = 0xd0,
+	DFR = 0xe0,
+	SVR = 0xf0,
+	ISR = 0x100,
+	TMR = 0x180,
+	IRR = 0x200,
+	ESR = 0x280,
+	ICR = 0x300,
+	ICR_HIGH = 0x310,
+	LVT_TIMER = 0x320,
+	LVT_LINT0 = 0x350,
+	LVT_ERROR = 0x370,
+	TMICT = 0x380,
+	TMCCT = 0x390,
+	TDCR = 0x3e0,
 };
 
 static uint32_t rd(uint32_t offset)
@@ -33,7 +50,7 @@ static void post(unsigned vector)
 	vlapic_merge(APIC, posted);
 }
 
-/* --- state -------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------ */
 
 static void reset_values(void)
 {
@@ -79,9 +96,9 @@ static void base_transitions(void)
 {
 	static const uint64_t mode[4] = {0, 0x800, 0xc00, 0x400};
 	static const bool legal[3][4] = {
-		{true, true, false, false},
-		{true, true, true, false},
-		{true, false, true, false},
+	        {true, true, false, false},
+	        {true, true, true, false},
+	        {true, false, true, false},
 	};
 
 	for (unsigned from = 0; from < 3; from++)
@@ -133,19 +150,39 @@ static void x2apic_registers(void)
 		bool readable;
 		int64_t write_ok, write_bad; /* -1: none */
 	} regs[] = {
-		{0x802, true, -1, 0},      {0x803, true, -1, 0},        {0x808, true, 0xff, 0x100},
-		{0x809, false, -1, 0},     {0x80a, true, -1, 0},        {0x80b, false, 0, 1},
-		{0x80c, false, -1, 0},     {0x80d, true, -1, 0},        {0x80e, false, -1, 0},
-		{0x80f, true, 0x1ff, 0x10000}, {0x810, true, -1, 0},    {0x817, true, -1, 0},
-		{0x818, true, -1, 0},      {0x820, true, -1, 0},        {0x827, true, -1, 0},
-		{0x828, true, 0, 1},       {0x829, false, -1, 0},       {0x82f, false, -1, 0},
-		{0x830, true, 0xff00000000040, 0x100040}, {0x831, false, -1, 0},
-		{0x832, true, 0x700ff, 0x80000}, {0x833, true, 0x107ff, 0x20000},
-		{0x834, true, 0x10400, 0x800},   {0x835, true, 0x1a7ff, 0x800},
-		{0x836, true, 0x1f7ff, 0x20000}, {0x837, true, 0x100ff, 0x100},
-		{0x838, true, 0xffffffff, 0x100000000}, {0x839, true, -1, 0},
-		{0x83a, false, -1, 0},     {0x83e, true, 0xb, 4},       {0x83f, false, 0x40, 0x100},
-		{0x840, false, -1, 0},     {0x8ff, false, -1, 0},
+	        {0x802, true, -1, 0},
+	        {0x803, true, -1, 0},
+	        {0x808, true, 0xff, 0x100},
+	        {0x809, false, -1, 0},
+	        {0x80a, true, -1, 0},
+	        {0x80b, false, 0, 1},
+	        {0x80c, false, -1, 0},
+	        {0x80d, true, -1, 0},
+	        {0x80e, false, -1, 0},
+	        {0x80f, true, 0x1ff, 0x10000},
+	        {0x810, true, -1, 0},
+	        {0x817, true, -1, 0},
+	        {0x818, true, -1, 0},
+	        {0x820, true, -1, 0},
+	        {0x827, true, -1, 0},
+	        {0x828, true, 0, 1},
+	        {0x829, false, -1, 0},
+	        {0x82f, false, -1, 0},
+	        {0x830, true, 0xff00000000040, 0x100040},
+	        {0x831, false, -1, 0},
+	        {0x832, true, 0x700ff, 0x80000},
+	        {0x833, true, 0x107ff, 0x20000},
+	        {0x834, true, 0x10400, 0x800},
+	        {0x835, true, 0x1a7ff, 0x800},
+	        {0x836, true, 0x1f7ff, 0x20000},
+	        {0x837, true, 0x100ff, 0x100},
+	        {0x838, true, 0xffffffff, 0x100000000},
+	        {0x839, true, -1, 0},
+	        {0x83a, false, -1, 0},
+	        {0x83e, true, 0xb, 4},
+	        {0x83f, false, 0x40, 0x100},
+	        {0x840, false, -1, 0},
+	        {0x8ff, false, -1, 0},
 	};
 	uint64_t value;
 
@@ -156,12 +193,15 @@ static void x2apic_registers(void)
 	fx_x2apic(0);
 	for (size_t i = 0; i < ARRAY_LEN(regs); i++) {
 		value = 0x5555;
-		CHECK_EQ(vlapic_msr_read(APIC, regs[i].index, &value), regs[i].readable ? 0 : -EINVAL);
+		CHECK_EQ(vlapic_msr_read(APIC, regs[i].index, &value),
+		         regs[i].readable ? 0 : -EINVAL);
 		if (!regs[i].readable)
 			CHECK_EQ(value, 0x5555);
 		if (regs[i].write_ok >= 0)
-			CHECK_EQ(vlapic_msr_write(APIC, regs[i].index, (uint64_t)regs[i].write_ok), 0);
-		CHECK_EQ(vlapic_msr_write(APIC, regs[i].index, (uint64_t)regs[i].write_bad), -EINVAL);
+			CHECK_EQ(vlapic_msr_write(APIC, regs[i].index, (uint64_t)regs[i].write_ok),
+			         0);
+		CHECK_EQ(vlapic_msr_write(APIC, regs[i].index, (uint64_t)regs[i].write_bad),
+		         -EINVAL);
 		/* 63:32 are reserved but in ICR. */
 		if (regs[i].index != 0x830)
 			CHECK_EQ(vlapic_msr_write(APIC, regs[i].index, BIT(32)), -EINVAL);
@@ -173,7 +213,7 @@ static void x2apic_registers(void)
 	CHECK_EQ(value, 0x20020);
 }
 
-/* --- priorities against a naive model ------------------------------------------------------------ */
+/* --- priorities against a naive model --------------------------------------------------------- */
 
 static struct {
 	bool irr[256], isr[256], tmr[256];
@@ -318,7 +358,7 @@ static void errors(void)
 	CHECK_EQ(rd(TPR), 0);
 }
 
-/* --- ICR ----------------------------------------------------------------------------------------- */
+/* --- ICR -------------------------------------------------------------------------------------- */
 
 static unsigned posted_mask(uint8_t vector)
 {
@@ -446,7 +486,7 @@ static void logical_destinations(void)
 		CHECK_EQ(vlapic_matches(APIC, dest, false), dest == 0 || dest == 0xff);
 }
 
-/* --- timer ------------------------------------------------------------------------------------------ */
+/* --- timer ------------------------------------------------------------------------------------ */
 
 static void timer_oneshot(void)
 {
@@ -525,7 +565,8 @@ static void timer_illegal_vector(void)
 	CHECK_EQ(rd(ESR), 0x40);
 }
 
-/* A million periods at a rate that divides badly: the last one is where exact arithmetic puts it. */
+/* A million periods at a rate that divides badly: the last one is where exact arithmetic puts it.
+ */
 static void timer_periodic_does_not_drift(void)
 {
 	const uint64_t hz = 2399999987, ticks = 1000003, periods = 1000000;
@@ -658,7 +699,7 @@ static void timer_tsc_deadline(void)
 	CHECK_EQ(vlapic_pending(APIC), -1);
 }
 
-/* --- PV EOI ---------------------------------------------------------------------------------------- */
+/* --- PV EOI ----------------------------------------------------------------------------------- */
 
 #define WORD (*(uint32_t *)(void *)(fx_ram + 0x2000))
 
@@ -749,7 +790,7 @@ static void pv_eoi_refuses(void)
 	CHECK_EQ(vlapic_pv_eoi_write(APIC, (FX_RAM_BYTES - 4) | 1), 0);
 }
 
-/* --- EOI to the I/O APIC ------------------------------------------------------------------------------ */
+/* --- EOI to the I/O APIC ---------------------------------------------------------------------- */
 
 static void level_eoi_is_broadcast(void)
 {

@@ -33,10 +33,10 @@ static void fx_state_set(struct hvm_vcpu *vcpu, const struct hvm_state *state)
 }
 
 static const struct hvm_ops fx_ops = {
-	.name = "fake",
-	.state_get = fx_state_get,
-	.state_set = fx_state_set,
-	.state_get_paging = fx_state_get,
+        .name = "fake",
+        .state_get = fx_state_get,
+        .state_set = fx_state_set,
+        .state_get_paging = fx_state_get,
 };
 
 const struct hvm_ops *hvm = &fx_ops;
