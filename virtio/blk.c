@@ -221,8 +221,7 @@ static bool vblk_publish(struct ioq *ioq)
 	ring_publish(&q->vq);
 	if (!ring_should_signal(&q->vq))
 		return false;
-	q->blk->transport->queue_signal(q->blk->transport, q->index);
-	return true;
+	return q->blk->transport->queue_signal(q->blk->transport, q->index);
 }
 
 /* --- attach and detach ------------------------------------------------------------------------ */
@@ -351,7 +350,7 @@ static void config_set(struct vblk *blk)
 
 	config->capacity = blk->extent.sector_count;
 	/* A driver without indirect descriptors needs two of the ring for header and status. */
-	config->seg_max = MIN(VIRTQ_CHAIN_MAX, blk->queue_size_max) - 2u;
+	config->seg_max = MAX(MIN(VIRTQ_CHAIN_MAX, blk->queue_size_max), 3u) - 2u;
 	config->blk_size = blk->block_sectors << BIO_SECTOR_SHIFT;
 	config->num_queues = blk->queue_count;
 	topology_set(blk);
@@ -386,7 +385,7 @@ int vblk_create(struct vblk *blk, const struct manifest_disk *cfg, struct bio_ex
 
 	if (cfg->num_queues == 0 || cfg->num_queues > VBLK_QUEUE_MAX)
 		return -EINVAL;
-	if (size < 4 || size > VIRTQ_SIZE_MAX || (size & (size - 1)) || !extent_is_valid(&extent))
+	if (size < 2 || size > VIRTQ_SIZE_MAX || (size & (size - 1)) || !extent_is_valid(&extent))
 		return -EINVAL;
 	blk->extent = extent;
 	blk->mem = mem;

@@ -14,7 +14,7 @@
 #include "vmm/ioloop.h"
 #include "vmm/manifest.h"
 
-#define VBLK_QUEUE_MAX 16u
+#define VBLK_QUEUE_MAX MANIFEST_CPU_MAX
 
 /* A guest's segment may straddle regions of its memory, so a few more than a chain has. */
 #define VBLK_SEG_MAX   (VIRTQ_CHAIN_MAX - 2 + GMEM_REGION_MAX)
@@ -60,8 +60,8 @@ struct vblk_queue {
 
 /* How the driver hears from the device. I/O core. */
 struct vblk_transport {
-	/* Interrupts the driver for a queue. */
-	void (*queue_signal)(struct vblk_transport *transport, unsigned queue);
+	/* Interrupts the driver for a queue; false: it has set up no vector for it. */
+	bool (*queue_signal)(struct vblk_transport *transport, unsigned queue);
 	/* The driver broke a ring: DEVICE_NEEDS_RESET and a configuration interrupt. */
 	void (*needs_reset)(struct vblk_transport *transport);
 };
