@@ -42,6 +42,7 @@ struct vpci_dev {
 	uint8_t config[256];
 	uint8_t writable[256]; /* bits the guest may change; BARs and command are vpci's */
 	struct vpci_bar bar[VPCI_BAR_MAX];
+	uint16_t cap_end; /* vpci's: where the next capability goes, 0: none yet */
 };
 
 struct vpci {
@@ -55,7 +56,7 @@ struct vpci {
 void vpci_init(struct vpci *bus);
 
 /* Puts dev in the next free slot and gives its BARs addresses, memory decoding on. dev->config has
- * ids, class, capabilities; dev->bar has sizes. -ENOSPC. */
+ * ids, class, capabilities; dev->bar has sizes. -ENOSPC; -EINVAL: a BAR's size. */
 int vpci_add(struct vpci *bus, struct vpci_dev *dev);
 
 /* Fills a type 0 header. */
