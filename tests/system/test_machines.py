@@ -1,0 +1,41 @@
+"""Machines: the back ends' own test on each, and those that cannot run guests."""
+
+import os
+
+from machine import BUILD, ROOT, Skip, guest, unchanged, want
+
+
+def hvm_smoke(machine):
+    def test(t):
+        efi = os.path.join(BUILD, 'hvm-smoke.efi')
+        if not os.path.exists(efi):
+            raise Skip('build/hvm-smoke.efi is not built')
+        with open(os.path.join(ROOT, 'tests', 'system', 'hvm_smoke', 'quell.toml')) as f:
+            manifest = f.read()
+        r = t.boot(manifest, machine=machine, efi=efi, timeout=180)
+        r.expect_code(0)
+        r.expect('quell: smoke: all ok')
+        return f'{r.log.count(" ok") - 1} cases'
+    return test
+
+
+def refused(cpu, *words):
+    """A machine without what is needed gets one line that says which control is missing."""
+    def test(t):
+        disk = t.disk()
+        r = t.boot('[host]\nio_core = 0\n' + guest(), disk=disk, timeout=120, more=['--cpu', cpu])
+        r.expect_code(1)
+        want(not r.has('QUELL-GUEST'), 'a guest ran')
+        lines = [l for l in r.log.splitlines() if l.startswith('quell: ') and any(w in l for w in words)]
+        want(lines, f'no line names any of {words}; last lines:\n{r.tail()}')
+        unchanged(disk)
+        return lines[0]
+    return test
+
+
+TESTS = [
+    ('hvm_smoke_tcg', hvm_smoke('tcg')),
+    ('hvm_smoke_bochs', hvm_smoke('bochs')),
+    ('no_svm_tcg', refused('qemu64,-svm', 'SVM', 'VMX')),
+    ('no_npt_tcg', refused('EPYC,+svm,-npt', 'nested paging', 'NPT')),
+]
