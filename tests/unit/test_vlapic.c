@@ -773,6 +773,15 @@ static void pv_eoi_refuses(void)
 	vlapic_accept(APIC, 0x41);
 	vlapic_pv_eoi_sync_entry(APIC);
 	CHECK_EQ(WORD, 0);
+	wr(EOI, 0);
+	/* Made level after the vector came. */
+	pv_eoi_setup();
+	post(0x41);
+	vlapic_accept(APIC, 0x41);
+	vioapic_mmio_write(&fx_vm.ioapic, 0, 0x14);
+	vioapic_mmio_write(&fx_vm.ioapic, 0x10, 0x8041);
+	vlapic_pv_eoi_sync_entry(APIC);
+	CHECK_EQ(WORD, 0);
 	/* Not taken after all, and the guest cleared the flag for no reason: no harm. */
 	pv_eoi_setup();
 	post(0x41);
