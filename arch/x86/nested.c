@@ -140,8 +140,8 @@ static int map(const struct nested_format *format, struct hvm_vm *vm, gpa_t gpa,
                uint64_t len_bytes, bool mmio)
 {
 	while (len_bytes) {
-		unsigned level = level_for(mmio ? gpa : gpa | hpa, len_bytes, mmio || format->large_2m,
-		                           mmio || format->large_1g);
+		unsigned level = level_for(mmio ? gpa : gpa | hpa, len_bytes,
+		                           mmio || format->large_2m, mmio || format->large_1g);
 		uint64_t span = nested_span(level);
 		nested_entry *entry = entry_for(format, vm, gpa, level);
 
@@ -149,8 +149,10 @@ static int map(const struct nested_format *format, struct hvm_vm *vm, gpa_t gpa,
 			return -ENOMEM;
 		if (mmio)
 			entry_store(entry, format->mmio_entry);
+		else if (level > 1)
+			entry_store(entry, hpa | format->leaf_bits | format->large_bit);
 		else
-			entry_store(entry, hpa | format->leaf_bits | (level > 1 ? format->large_bit : 0));
+			entry_store(entry, hpa | format->leaf_bits);
 		gpa += span;
 		hpa += span;
 		len_bytes -= span;

@@ -6,9 +6,11 @@
 #include "arch/x86/core.h"
 #include "arch/x86/svm/svm.h"
 
-/* --- entry -------------------------------------------------------------------------------------- */
+/* --- entry ------------------------------------------------------------------------------------ */
 
-/* The processor itself waits for IF and the shadow; V_IGN_TPR: vmm offers only what TPR lets pass. */
+/*
+ * The processor itself waits for IF and the shadow. V_IGN_TPR: vmm offers only what TPR lets pass.
+ */
 static uint64_t int_ctl_for(int irq_offer)
 {
 	uint64_t ctl = SVM_V_INTR_MASKING | SVM_V_IGN_TPR;
@@ -63,7 +65,7 @@ static void enter(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *vmcb)
 	sv->dirty = 0;
 }
 
-/* --- exit --------------------------------------------------------------------------------------- */
+/* --- exit ------------------------------------------------------------------------------------- */
 
 /*
  * Rare: delivery of an event faulted on the way. It is delivered again on the next entry; a
@@ -102,7 +104,7 @@ static void exit_npf(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 		kick = nested_lookup(&svm_caps.npt, vcpu->vm, vmcb->exit_info2).kind == NESTED_MMIO;
 	exit->reason = kick ? HVM_EXIT_KICK : HVM_EXIT_MEM;
 	if (svm_caps.decode_assists)
-		exit->insn_bytes_count = MIN(vmcb->insn_bytes_count, (uint8_t)sizeof(vmcb->insn_bytes));
+		exit->insn_bytes_count = MIN(vmcb->insn_bytes_count, ARRAY_LEN(vmcb->insn_bytes));
 }
 
 /* QEMU TCG leaves the address size out: what the mode has without a prefix. */
@@ -243,7 +245,8 @@ static void exit_insn(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 	default:
 		exit->insn_len = 0;
 		/* All ones; QEMU TCG writes only the lower half. */
-		exit_raw(vcpu, vmcb, (int32_t)vmcb->exit_code == -1 ? HVM_EXIT_BAD_STATE : HVM_EXIT_OTHER);
+		exit_raw(vcpu, vmcb,
+		         (int32_t)vmcb->exit_code == -1 ? HVM_EXIT_BAD_STATE : HVM_EXIT_OTHER);
 		break;
 	}
 }

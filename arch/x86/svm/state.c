@@ -11,8 +11,9 @@
 #define ATTR_DPL(a)  ((a) >> 5 & 3u)
 #define ATTR_BUSY    BIT(1)
 
-#define CR_FLUSHES_CR0 (BIT(31) | BIT(16) | BIT(0))                 /* PG, WP, PE */
-#define CR_FLUSHES_CR4 (BIT(4) | BIT(5) | BIT(7) | BIT(17) | BIT(20) | BIT(21)) /* PSE PAE PGE PCIDE SMEP SMAP */
+/* Changes of these make cached translations stale: PG WP PE; PSE PAE PGE PCIDE SMEP SMAP. */
+#define FLUSH_CR0 (BIT(31) | BIT(16) | BIT(0))
+#define FLUSH_CR4 (BIT(4) | BIT(5) | BIT(7) | BIT(17) | BIT(20) | BIT(21))
 
 /* 11:8 G D L AVL and 7:0, to 15:12 and 7:0. */
 static uint32_t attr_get(uint16_t packed)
@@ -86,8 +87,8 @@ void svm_state_get(struct hvm_vcpu *vcpu, struct hvm_state *state)
 
 static bool paging_changes(const struct vmcb *vmcb, const struct hvm_state *state)
 {
-	return ((vmcb->cr0 ^ state->cr0) & CR_FLUSHES_CR0) || vmcb->cr3 != state->cr3 ||
-	       ((vmcb->cr4 ^ state->cr4) & CR_FLUSHES_CR4) ||
+	return ((vmcb->cr0 ^ state->cr0) & FLUSH_CR0) || vmcb->cr3 != state->cr3 ||
+	       ((vmcb->cr4 ^ state->cr4) & FLUSH_CR4) ||
 	       (vmcb->efer ^ state->efer) & ~EFER_SVME;
 }
 
@@ -138,12 +139,14 @@ void svm_dump(struct hvm_vcpu *vcpu)
 
 #define X(v) ((unsigned long long)(v))
 	plat_log("vmcb of vcpu %u:", vcpu->index);
-	plat_log("  rax %llx rcx %llx rdx %llx rbx %llx", X(gpr[0]), X(gpr[1]), X(gpr[2]), X(gpr[3]));
-	plat_log("  rsp %llx rbp %llx rsi %llx rdi %llx", X(gpr[4]), X(gpr[5]), X(gpr[6]), X(gpr[7]));
-	plat_log("  r8 %llx r9 %llx r10 %llx r11 %llx", X(gpr[8]), X(gpr[9]), X(gpr[10]), X(gpr[11]));
-	plat_log("  r12 %llx r13 %llx r14 %llx r15 %llx", X(gpr[12]), X(gpr[13]), X(gpr[14]), X(gpr[15]));
-	plat_log("  rip %llx rflags %llx cpl %u shadow %llu", X(vcpu->rip), X(vcpu->rflags), vmcb->cpl,
-	         X(vmcb->int_state & SVM_SHADOW));
+#define G(n) X(gpr[HVM_##n])
+	plat_log("  rax %llx rcx %llx rdx %llx rbx %llx", G(RAX), G(RCX), G(RDX), G(RBX));
+	plat_log("  rsp %llx rbp %llx rsi %llx rdi %llx", G(RSP), G(RBP), G(RSI), G(RDI));
+	plat_log("  r8 %llx r9 %llx r10 %llx r11 %llx", G(R8), G(R9), G(R10), G(R11));
+	plat_log("  r12 %llx r13 %llx r14 %llx r15 %llx", G(R12), G(R13), G(R14), G(R15));
+#undef G
+	plat_log("  rip %llx rflags %llx cpl %u shadow %llu", X(vcpu->rip), X(vcpu->rflags),
+	         vmcb->cpl, X(vmcb->int_state & SVM_SHADOW));
 	plat_log("  cr0 %llx cr2 %llx cr3 %llx cr4 %llx efer %llx", X(vmcb->cr0), X(vmcb->cr2),
 	         X(vmcb->cr3), X(vmcb->cr4), X(vmcb->efer));
 	plat_log("  dr6 %llx dr7 %llx pat %llx", X(vmcb->dr6), X(vmcb->dr7), X(vmcb->pat));

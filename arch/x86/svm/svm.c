@@ -47,17 +47,17 @@ static int probe(const char *const *disable, unsigned disable_count, char *why, 
 	ext = cpu_id(0x80000001, 0);
 	if (!(ext.ecx & BIT(2)))
 		return refuse(why, why_len,
-		              "SVM missing: CPUID does not offer it (under QEMU: -cpu EPYC,+svm,+npt)");
+		              "SVM missing: CPUID lacks it (under QEMU: -cpu EPYC,+svm,+npt)");
 	svm = cpu_id(0x8000000a, 0);
 	if (hvm_rdmsr_safe(MSR_VM_CR, &vm_cr) && (vm_cr & VM_CR_SVMDIS) && (vm_cr & VM_CR_LOCK))
 		return refuse(why, why_len,
-		              "SVM disabled and locked by firmware (VM_CR.SVMDIS): turn on SVM in its setup");
+		              "SVM locked off by firmware (VM_CR.SVMDIS): turn on SVM in its setup");
 	if (!(svm.edx & BIT(0)))
 		return refuse(why, why_len,
 		              "NP missing: SVM without nested paging (under QEMU: add +npt)");
 	if (cpu_cr4() & CR4_LA57)
 		return refuse(why, why_len,
-		              "CR4.LA57 set: nested tables have four levels; turn off 5-level paging");
+		              "CR4.LA57 set: nested tables have four levels; turn it off");
 
 #define WANT(word, have) ((have) && !disabled(disable, disable_count, word))
 	svm_caps = (struct svm_caps){
@@ -101,7 +101,7 @@ static void core_disable(void)
 	hvm_wrmsr_safe(MSR_EFER, cpu_rdmsr(MSR_EFER) & ~EFER_SVME);
 }
 
-/* --- a guest ------------------------------------------------------------------------------------ */
+/* --- a guest ---------------------------------------------------------------------------------- */
 
 #define PASS_READ  1u
 #define PASS_WRITE 2u
@@ -160,7 +160,7 @@ static int map_mmio(struct hvm_vm *vm, gpa_t gpa, uint64_t len_bytes)
 	return nested_map_mmio(&svm_caps.npt, vm, gpa, len_bytes);
 }
 
-/* --- a vCPU ------------------------------------------------------------------------------------- */
+/* --- a vCPU ----------------------------------------------------------------------------------- */
 
 static void vmcb_init(struct vmcb *vmcb, const struct hvm_vm *vm, uint32_t asid)
 {

@@ -50,7 +50,7 @@ static void tables_write(void)
 		table[1024 + i] = i * 2 * MIB | 0xe7;
 }
 
-static void seg(struct hvm_state *s, enum hvm_seg_index i, uint16_t sel, uint32_t attr, uint32_t limit)
+static void seg(struct hvm_state *s, unsigned i, uint16_t sel, uint32_t attr, uint32_t limit)
 {
 	s->seg[i] = (struct hvm_seg){.sel = sel, .attr = attr, .limit = limit};
 }
@@ -87,7 +87,8 @@ void smoke_load(const uint8_t *code, const uint8_t *code_end, bool long_mode)
 
 	memset(smoke.ram, 0, 0x10000);
 	memcpy(smoke.ram + SMOKE_CODE, code, (size_t)(code_end - code));
-	memcpy(smoke.ram + SMOKE_HANDLERS, guest_handlers, (size_t)(guest_handlers_end - guest_handlers));
+	memcpy(smoke.ram + SMOKE_HANDLERS, guest_handlers,
+	       (size_t)(guest_handlers_end - guest_handlers));
 	if (long_mode) {
 		gdt_write();
 		idt_write();
