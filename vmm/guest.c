@@ -71,7 +71,7 @@ static int ram_back(struct vm *vm, gpa_t gpa, uint64_t len_bytes)
 static int memory_create(struct vm *vm, struct manifest_error *err)
 {
 	const struct manifest_guest *config = vm->config;
-	struct linux_region layout[LINUX_REGION_MAX];
+	struct linux_memory_region layout[LINUX_MEMORY_REGION_MAX];
 	unsigned count = linux_memory_layout(config->memory_bytes, layout);
 	uint64_t free_bytes = core_mem_free_bytes();
 
@@ -129,22 +129,16 @@ static int kernel_load(struct vm *vm, source_file_fn file, struct manifest_error
 {
 	const struct manifest_guest *config = vm->config;
 	struct linux_image image = {.cmdline = config->cmdline};
-	uint32_t apic_id[VM_VCPU_MAX];
 	char why[LINUX_ERR_MAX];
-	hpa_t kernel_hpa, initrd_hpa = 0;
 
-	if (!file(config->kernel, &kernel_hpa, &image.kernel_len_bytes))
+	if (!file(config->kernel, &image.kernel_hpa, &image.kernel_len_bytes))
 		return fail(err, config->kernel_pos, "kernel \"%s\" was not loaded", config->kernel);
-	if (config->initrd[0] && !file(config->initrd, &initrd_hpa, &image.initrd_len_bytes))
+	if (config->initrd[0] && !file(config->initrd, &image.initrd_hpa, &image.initrd_len_bytes))
 		return fail(err, config->initrd_pos, "initrd \"%s\" was not loaded", config->initrd);
-	image.kernel = (const void *)(uintptr_t)kernel_hpa;
-	image.initrd = (const void *)(uintptr_t)initrd_hpa;
-	for (unsigned i = 0; i < vm->vcpu_count; i++)
-		apic_id[i] = vm->vcpu[i]->apic_id;
-	if (acpi_build(&vm->mem, apic_id, vm->vcpu_count, &image.rsdp_gpa))
+	if (acpi_build(&vm->mem, vm->vcpu_count, &image.rsdp_gpa))
 		return fail(err, config->pos, "guest \"%s\": its memory has no room for ACPI tables",
 		            vm->name);
-	if (linux_load(&vm->mem, &image, &vm->entry, why, sizeof(why)))
+	if (linux_load(&image, &vm->mem, &vm->entry, why, sizeof(why)))
 		return fail(err, config->kernel_pos, "guest \"%s\": %s", vm->name, why);
 	return 0;
 }
@@ -277,7 +271,7 @@ static void vcpu_start(struct vcpu *v)
 	struct hvm_state state;
 
 	if (v->index == 0) {
-		v->hv.gpr[HVM_RSI] = v->vm->entry.rsi;
+		memcpy(v->hv.gpr, v->vm->entry.gpr, sizeof(v->hv.gpr));
 		v->hv.rip = v->vm->entry.rip;
 		v->hv.rflags = v->vm->entry.rflags;
 		hvm->state_set(&v->hv, &v->vm->entry.state);

@@ -21,6 +21,9 @@
 
 #define PAT_RESET 0x0007040600070406ull
 
+/* x87, SSE, AVX, AVX-512 and PKRU; not MPX, not AMX (cpuid.c hides them). */
+#define XCR0_SHOWN 0x2e7ull
+
 #define KVM_ENOSYS 1000ull
 
 /* --- reset states --------------------------------------------------------------------------- */
@@ -171,7 +174,8 @@ static void exit_xsetbv(struct vcpu *v)
 {
 	uint64_t value = (uint32_t)v->hv.gpr[HVM_RAX] | v->hv.gpr[HVM_RDX] << 32;
 
-	if (hvm_xsetbv_safe((uint32_t)v->hv.gpr[HVM_RCX], value))
+	/* The processor checks the rest; no state beyond what CPUID shows the guest. */
+	if (!(value & ~XCR0_SHOWN) && hvm_xsetbv_safe((uint32_t)v->hv.gpr[HVM_RCX], value))
 		vcpu_skip(v);
 	else
 		hvm->inject(&v->hv, VECTOR_GP, 0);
@@ -361,10 +365,11 @@ static bool vcpu_prepare(struct vcpu *v)
 
 	if (unlikely(atomic_load_explicit(&v->events, memory_order_relaxed)))
 		events_take(v);
+	/* Also while it waits for a start-up IPI: else what was posted would keep it awake. */
+	posted_merge(v);
 	if (unlikely(v->run_state == VCPU_WAIT_SIPI || v->run_state == VCPU_STOPPED))
 		return false;
 	vlapic_timer_run(&v->lapic, plat_tsc());
-	posted_merge(v);
 	vector = vlapic_pending(&v->lapic);
 	if (v->run_state == VCPU_HALTED) {
 		if (vector < 0 || !(v->hv.rflags & HVM_RFLAGS_IF))
