@@ -200,6 +200,8 @@ void paging_build(const struct boot_info *info)
 
 void paging_load(void)
 {
+	if (pg.nx)
+		cpu_wrmsr(MSR_EFER, cpu_rdmsr(MSR_EFER) | EFER_NXE);
 	cpu_cr3_set(paging_root_hpa());
 	pg.live = true;
 }

@@ -28,7 +28,7 @@ void paging_build(const struct boot_info *info);
 /* Takes page-aligned memory from the same arena; NULL: none left. Boot core, start-up. */
 void *paging_arena_alloc(uint64_t len_bytes, uint64_t align_bytes);
 
-/* Loads the tables on this core, which must already have EFER.NXE set. */
+/* Loads the tables on this core. */
 void paging_load(void);
 
 /* True once the boot core runs on our tables. */

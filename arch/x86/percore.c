@@ -19,6 +19,14 @@ static uint64_t guard_offset(unsigned index)
 	return PAGE_SIZE + index * (PAGE_SIZE + PERCORE_IST_BYTES);
 }
 
+bool percore_is_guard(uint64_t va)
+{
+	for (unsigned i = 0; i <= TRAP_IST_COUNT; i++)
+		if (va - (uint64_t)percore_self() - guard_offset(i) < PAGE_SIZE)
+			return true;
+	return false;
+}
+
 static void tss_describe(struct percore *pc)
 {
 	uint64_t base = (uint64_t)&pc->tss, limit = sizeof(pc->tss) - 1;

@@ -36,6 +36,7 @@ struct percore {
 	uint32_t apic_id;
 	uint64_t timer_tsc;        /* deadline the timer hardware has; UINT64_MAX: off. Own core */
 	atomic_bool online;        /* set once by the core itself */
+	uint64_t start_tsc;        /* its cycle counter just before that */
 
 	/* What core_start asks this core to run; posted set by the boot core, cleared by this one. */
 	void (*entry)(void *arg);
@@ -68,6 +69,9 @@ static inline uint64_t percore_stack_top(const struct percore *pc)
 {
 	return (uint64_t)pc + PERCORE_BYTES;
 }
+
+/* Does the address lie in a guard page below one of this core's stacks? */
+bool percore_is_guard(uint64_t va);
 
 /* Loads this core's GDT, TSS and IDT. On the core itself, interrupts off. */
 void percore_load_tables(struct percore *pc);

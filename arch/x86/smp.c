@@ -84,6 +84,7 @@ void smp_main(void)
 	percore_init_cpu();
 	percore_load_tables(pc);
 	apic_init_core();
+	pc->start_tsc = cpu_tsc();
 	atomic_store(&pc->online, true);
 	for (;;) {
 		while (!atomic_load(&pc->posted))
@@ -105,11 +106,12 @@ static bool wait_online(const struct percore *pc, uint64_t timeout_us)
 	return true;
 }
 
-static bool wake_from_reset(struct percore *pc)
+static bool wake_from_reset(struct percore *pc, uint64_t *before_tsc)
 {
 	uint8_t page = (uint8_t)(arch_boot_info()->trampoline_hpa >> PAGE_SHIFT);
 
 	atomic_store(&smp_stack, percore_stack_top(pc));
+	*before_tsc = cpu_tsc();
 	apic_send_init(pc->apic_id);
 	time_delay_us(10000);
 	apic_send_sipi(pc->apic_id, page);
@@ -125,9 +127,35 @@ static bool wake_from_reset(struct percore *pc)
 	return false;
 }
 
+/* Deadlines and guests' clocks travel between cores, so a counter of its own has to be told. */
+static void tsc_check(const struct percore *pc, uint64_t before_tsc)
+{
+	uint64_t now = cpu_tsc();
+
+	if (pc->start_tsc < before_tsc || pc->start_tsc > now)
+		plat_log("core %u: its cycle counter differs from the boot core's (%llu, not between "
+		         "%llu and %llu): times on it are wrong",
+		         pc->core, (unsigned long long)pc->start_tsc, (unsigned long long)before_tsc,
+		         (unsigned long long)now);
+}
+
+/* Brings a core up from wait-for-SIPI. */
+static int core_bring_up(struct percore *pc)
+{
+	uint64_t before_tsc;
+
+	if (!wake_from_reset(pc, &before_tsc)) {
+		plat_log("core %u (APIC id %u) did not start", pc->core, pc->apic_id);
+		return -ETIMEDOUT;
+	}
+	tsc_check(pc, before_tsc);
+	return 0;
+}
+
 int core_start(unsigned core, void (*entry)(void *arg), void *arg)
 {
 	struct percore *pc = percore_of(core);
+	int err;
 
 	if (core >= core_count() || core == arch_boot_info()->boot_cpu)
 		return -EINVAL;
@@ -135,10 +163,9 @@ int core_start(unsigned core, void (*entry)(void *arg), void *arg)
 		plat_log("core %u cannot start: no memory below 1 MiB for its first page", core);
 		return -ENOMEM;
 	}
-	if (!atomic_load(&pc->online) && !wake_from_reset(pc)) {
-		plat_log("core %u (APIC id %u) did not start", core, pc->apic_id);
-		return -ETIMEDOUT;
-	}
+	err = atomic_load(&pc->online) ? 0 : core_bring_up(pc);
+	if (err)
+		return err;
 	if (atomic_load(&pc->posted))
 		return -EBUSY;
 	pc->entry = entry;

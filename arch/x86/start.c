@@ -47,8 +47,9 @@ void arch_start(const struct boot_info *info)
 	pc = block ? percore_init(block, info->boot_cpu, info->cpu_apic_id[info->boot_cpu]) : NULL;
 	if (!pc)
 		plat_panic("no memory for the boot core's stack");
-	percore_init_cpu();
+	/* In this order: firmware's tables may not bear SMEP, SMAP or WP. */
 	paging_load();
+	percore_init_cpu();
 	__asm__ volatile("movq %0, %%rsp\n\t"
 	                 "xorl %%ebp, %%ebp\n\t"
 	                 "call *%2\n\t"

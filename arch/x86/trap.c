@@ -24,7 +24,7 @@ struct idt_ptr {
 
 extern const char trap_stubs[];
 extern const struct trap_fixup trap_fixup_start[], trap_fixup_end[];
-extern char image_start[];
+extern char image_start[], image_text_start[], image_text_end[]; /* boot/quell.lds */
 
 static struct idt_gate idt[256] __attribute__((aligned(PAGE_SIZE)));
 
@@ -103,7 +103,7 @@ static void dump_stack(const struct trap_frame *f)
 	if (block != (uint64_t)percore_self() || f->vector == TRAP_DF)
 		return;
 	for (unsigned i = 0; i < MIN(room, STACK_DUMP_WORDS); i++)
-		if (word[i] - (uint64_t)image_start < 64 * MIB)
+		if (word[i] >= (uint64_t)image_text_start && word[i] < (uint64_t)image_text_end)
 			plat_log("  stack+%x: image+%llx", i * 8,
 			         (unsigned long long)(word[i] - (uint64_t)image_start));
 }
@@ -121,6 +121,8 @@ static void exception(struct trap_frame *f)
 	log_panic_mode();
 	dump(f);
 	dump_stack(f);
+	if ((f->vector == TRAP_DF || f->vector == TRAP_PF) && percore_is_guard(cpu_cr2()))
+		plat_panic("core %u: stack overflow", plat_core());
 	plat_panic("unexpected %s at image+%llx", exception_name[f->vector],
 	           (unsigned long long)(f->rip - (uint64_t)image_start));
 }
