@@ -141,7 +141,7 @@ static const char *load(struct boot *boot, const char *name, uint64_t max_bytes)
 	if (len > max_bytes) {
 		file->Close(file);
 		fmt_snprintf(why, sizeof(why), "file \"%s\" has %llu MiB: at most %llu MiB can be loaded",
-		             name, (unsigned long long)(len / MIB),
+		             name, (unsigned long long)((len + MIB - 1) / MIB),
 		             (unsigned long long)(max_bytes / MIB));
 		return why;
 	}

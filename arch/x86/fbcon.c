@@ -1,6 +1,6 @@
 /*
  * Text on the framebuffer: a 5x7 font, each row drawn twice, in cells of 6x16 pixels. At the bottom
- * it goes on at the top: scrolling would read the whole screen back through an uncached mapping.
+ * it goes on at the top: scrolling would read the whole screen back, which no cache helps with.
  */
 #include "arch/platform.h"
 #include "arch/x86/arch.h"
@@ -147,8 +147,7 @@ static void next_row(void)
 {
 	con.col = 0;
 	con.row = (con.row + 1) % con.rows;
-	row_clear(con.row);
-	/* An empty line shows where the newest text ends. */
+	/* One empty line ahead shows where the newest text ends, and is clean when its turn comes. */
 	row_clear((con.row + 1) % con.rows);
 }
 

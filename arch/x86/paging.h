@@ -19,7 +19,7 @@
 #define MAP_RW     (MAP_PRESENT | MAP_WRITE | MAP_NX)
 #define MAP_RWX    (MAP_PRESENT | MAP_WRITE)
 #define MAP_UC     (MAP_RW | MAP_PCD | MAP_PWT) /* strong uncached */
-#define MAP_UC_MTRR (MAP_RW | MAP_PCD)          /* uncached unless an MTRR says write-combining */
+#define MAP_WC     (MAP_RW | MAP_PWT)           /* write-combining: see PAT_OURS */
 
 /* Builds the tables from info->mem with pages out of the arena boot/ reserved. Boot core, firmware's
  * tables still loaded. Panics when the arena is too small. */

@@ -6,7 +6,8 @@
 
 #define GDT_CODE64 0x00af9b000000ffffull
 #define GDT_DATA   0x00cf93000000ffffull
-#define PAT_RESET  0x0007040600070406ull /* SDM 3A 12.12.4: WB WT UC- UC, twice */
+/* SDM 3A 12.12.4: WB, write-combining, UC-, UC; then as after reset. MAP_WC counts on it. */
+#define PAT_OURS   0x0007040600070106ull
 
 struct table_ptr {
 	uint16_t limit;
@@ -112,7 +113,7 @@ void percore_init_cpu(void)
 	if (cpu_id(0x80000001, 0).edx & BIT(20))
 		efer |= EFER_NXE;
 	cpu_wrmsr(MSR_EFER, efer | (cpu_rdmsr(MSR_EFER) & BIT(10)));
-	cpu_wrmsr(MSR_PAT, PAT_RESET);
+	cpu_wrmsr(MSR_PAT, PAT_OURS);
 	cpu_cr4_set(cr4_wanted());
 	cpu_cr0_set(CR0_PG | CR0_WP | CR0_NE | CR0_ET | CR0_MP | CR0_PE);
 	/* What a guest finds in the FPU is what reset leaves there, not firmware's. */

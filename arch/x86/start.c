@@ -22,7 +22,7 @@ static void NORETURN __attribute__((noinline, used)) start_on_own_stack(struct p
 
 	percore_load_tables(pc);
 	mem_init(info);
-	if (info->fb.base_hpa && !paging_map(info->fb.base_hpa, info->fb.len_bytes, MAP_UC_MTRR))
+	if (info->fb.base_hpa && !paging_map(info->fb.base_hpa, info->fb.len_bytes, MAP_WC))
 		log_framebuffer_init(&info->fb);
 	ioapic_init(info->rsdp_hpa);
 	apic_init(info);
