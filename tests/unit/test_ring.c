@@ -282,7 +282,7 @@ static void test_bad_chains(void)
 	teardown();
 }
 
-/* Every field of every descriptor may be anything at all; the numbers here come from a generator. */
+/* Every field of every descriptor may be anything at all. */
 static void test_random_descriptors(void)
 {
 	uint64_t x = 88172645463325252ull;
