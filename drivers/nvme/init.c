@@ -6,6 +6,7 @@
 #define READY_UNIT_US 500000ull /* CAP.TO (3.1.1) */
 #define IO_PAIRS      1u        /* one serves the I/O core; nvme_queues_request can ask for more */
 #define LOG_LINES     64u
+#define SHUTDOWN_US   5000000ull
 
 static struct nvme_ctrl *ctrls[NVME_CTRL_MAX];
 static unsigned ctrl_count;
@@ -384,4 +385,26 @@ void nvme_irq_route(unsigned core)
 		for (uint32_t n = 0; n < c->ns_count; n++)
 			c->ns[n].dev.ops = &nvme_bio_ops_irq;
 	}
+}
+
+static void ctrl_shutdown(struct nvme_ctrl *c)
+{
+	uint64_t deadline_tsc = plat_tsc() + plat_tsc_hz() / 1000000 * SHUTDOWN_US;
+	uint32_t csts;
+
+	reg_write32(c, NVME_REG_CC, (reg_read32(c, NVME_REG_CC) & ~NVME_CC_SHN_MASK) | NVME_CC_SHN_NORMAL);
+	do {
+		csts = nvme_csts_read(c);
+		if ((csts & NVME_CSTS_SHST_MASK) == NVME_CSTS_SHST_DONE || csts == NVME_CSTS_GONE)
+			return;
+		plat_relax();
+	} while (plat_tsc() < deadline_tsc);
+	plat_log("%s: does not shut down", c->name);
+}
+
+void nvme_shutdown_all(void)
+{
+	for (unsigned i = 0; i < ctrl_count; i++)
+		if (!ctrls[i]->dead)
+			ctrl_shutdown(ctrls[i]);
 }

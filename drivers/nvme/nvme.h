@@ -135,6 +135,12 @@ int nvme_probe_all(void);
  */
 void nvme_irq_route(unsigned core);
 
+/*
+ * Tells every controller that power goes off and waits up to 5 s for each to have written its
+ * cache (7.6.2). Nothing may be in flight or be submitted afterwards. Boot core, at the very end.
+ */
+void nvme_shutdown_all(void);
+
 /* --- inside the driver --- */
 
 enum nvme_fault { NVME_FAULT_TIMEOUT, NVME_FAULT_FATAL, NVME_FAULT_GONE };

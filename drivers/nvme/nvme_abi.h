@@ -25,15 +25,18 @@
 #define NVME_CAP_MPSMAX(cap) ((uint32_t)((cap) >> 52) & 0xfu)
 
 /* CC (3.1.5): NVM command set, 4 KiB pages, round robin are all zero. */
-#define NVME_CC_EN       ((uint32_t)BIT(0))
-#define NVME_CC_SHN_MASK 0xc000u
-#define NVME_CC_IOSQES   (6u << 16) /* 64-byte entries */
-#define NVME_CC_IOCQES   (4u << 20) /* 16-byte entries */
+#define NVME_CC_EN         ((uint32_t)BIT(0))
+#define NVME_CC_SHN_MASK   0xc000u
+#define NVME_CC_SHN_NORMAL 0x4000u
+#define NVME_CC_IOSQES     (6u << 16) /* 64-byte entries */
+#define NVME_CC_IOCQES     (4u << 20) /* 16-byte entries */
 
 /* CSTS (3.1.6). */
-#define NVME_CSTS_RDY  ((uint32_t)BIT(0))
-#define NVME_CSTS_CFS  ((uint32_t)BIT(1))
-#define NVME_CSTS_GONE UINT32_MAX /* what a read gives when nothing answers */
+#define NVME_CSTS_RDY       ((uint32_t)BIT(0))
+#define NVME_CSTS_CFS       ((uint32_t)BIT(1))
+#define NVME_CSTS_SHST_MASK 0xcu
+#define NVME_CSTS_SHST_DONE 0x8u
+#define NVME_CSTS_GONE      UINT32_MAX /* what a read gives when nothing answers */
 
 #define NVME_VS_1_1 0x00010100u
 

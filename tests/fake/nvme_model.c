@@ -396,6 +396,10 @@ static void ready_update(struct nvme_model *m)
 		m->ready_at_tsc = 0;
 		m->csts |= NVME_CSTS_RDY;
 	}
+	if (m->shut_at_tsc && fake_tsc >= m->shut_at_tsc) {
+		m->shut_at_tsc = 0;
+		m->csts = (m->csts & ~NVME_CSTS_SHST_MASK) | NVME_CSTS_SHST_DONE;
+	}
 	if (!(m->cc & NVME_CC_EN) && m->stopped_at_tsc && fake_tsc >= m->stopped_at_tsc) {
 		m->stopped_at_tsc = 0;
 		m->csts &= ~NVME_CSTS_RDY;
@@ -494,6 +498,10 @@ static void cc_write(struct nvme_model *m, uint32_t value)
 	bool was = m->cc & NVME_CC_EN, is = value & NVME_CC_EN;
 
 	m->cc = value;
+	if (is && (value & NVME_CC_SHN_MASK) == NVME_CC_SHN_NORMAL) {
+		m->csts = (m->csts & ~NVME_CSTS_SHST_MASK) | 4;
+		m->shut_at_tsc = m->never_shuts ? 0 : fake_tsc + m->stop_delay_us * US + 1;
+	}
 	if (!was && is) {
 		if (m->csts & NVME_CSTS_RDY)
 			VIOLATION(m, "enabled before RDY fell");
@@ -515,7 +523,7 @@ static void cc_write(struct nvme_model *m, uint32_t value)
 		memset(m->sq, 0, sizeof(m->sq));
 		memset(m->cq, 0, sizeof(m->cq));
 		m->cmd_count = 0;
-		m->csts &= ~NVME_CSTS_CFS;
+		m->csts &= ~(NVME_CSTS_CFS | NVME_CSTS_SHST_MASK);
 		m->ready_at_tsc = 0;
 		m->stopped_at_tsc = m->never_stops ? 0 : fake_tsc + m->stop_delay_us * US + 1;
 	}

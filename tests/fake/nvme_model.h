@@ -57,7 +57,7 @@ struct nvme_model {
 	uint16_t oncs;
 	uint8_t vwc, sqes, cqes;
 	uint32_t ready_delay_us, stop_delay_us;
-	bool never_ready, never_stops, cfs_on_enable, no_msix, no_bar, no_active_list, no_css;
+	bool never_ready, never_stops, cfs_on_enable, no_msix, no_bar, no_active_list, no_css, never_shuts;
 	bool fails_set_features;
 	uint16_t queues_granted; /* 0-based, what set features answers */
 	uint32_t cc, csts;       /* state that the firmware left */
@@ -81,7 +81,7 @@ struct nvme_model {
 	/* Its own. */
 	uint8_t *config, *regs;
 	uint32_t aqa;
-	uint64_t asq, acq, ready_at_tsc, stopped_at_tsc;
+	uint64_t asq, acq, ready_at_tsc, stopped_at_tsc, shut_at_tsc;
 	uint32_t msix[4];
 	bool msix_pending;
 	struct nvme_model_queue sq[NVME_MODEL_QUEUE_MAX], cq[NVME_MODEL_QUEUE_MAX];

@@ -1022,6 +1022,43 @@ static void test_fault_storm(void)
 	}
 }
 
+/* A namespace that vanishes takes its own requests along, not its neighbours'. */
+static void test_namespace_fails(void)
+{
+	static uint8_t buf[8192] __attribute__((aligned(4096)));
+	struct bio_dev *a, *b;
+
+	begin();
+	nvme_model_ns_add(&model, 2, 9, 64);
+	a = start(9, 64);
+	b = disk("nvme0n2");
+	model.ns[0].nsid = 77;
+	bio_submit(a, &rw(0, BIO_READ, 0, buf, 4096)->bio);
+	bio_submit(b, &rw(1, BIO_READ, 0, buf + 4096, 4096)->bio);
+	settle(a, 10);
+	settle(b, 10);
+	CHECK_EQ(bios[0].bio.status, BIO_OK);
+	CHECK_EQ(bios[1].bio.status, BIO_EGONE);
+	CHECK_EQ(a->errors, 0);
+	CHECK_EQ(b->errors, 1);
+	end();
+}
+
+static void test_shutdown(void)
+{
+	begin();
+	start(9, 64);
+	nvme_shutdown_all();
+	CHECK_EQ(model.cc & NVME_CC_SHN_MASK, NVME_CC_SHN_NORMAL);
+	CHECK_EQ(model.csts & NVME_CSTS_SHST_MASK, NVME_CSTS_SHST_DONE);
+	CHECK(!strstr(fake_log, "does not shut down"));
+	CHECK_EQ(nvme_probe_all(), 1); /* the next owner starts it again */
+	model.never_shuts = true;
+	nvme_shutdown_all();
+	CHECK(strstr(fake_log, "nvme0: does not shut down"));
+	end();
+}
+
 TESTS(T(test_probe), T(test_probe_4k_and_several), T(test_two_controllers_first_broken),
       T(test_no_active_list), T(test_ready_timeouts), T(test_found_states), T(test_refused),
       T(test_small_and_odd_queues), T(test_counts), T(test_flush_discard_zeroes),
@@ -1032,4 +1069,5 @@ TESTS(T(test_probe), T(test_probe_4k_and_several), T(test_two_controllers_first_
       T(test_error_in_one_part), T(test_error_log_bounded), T(test_duplicate_cid),
       T(test_wrong_cid), T(test_timeout), T(test_timeout_with_partial), T(test_stopped_machine),
       T(test_timeout_reset_fails), T(test_timeout_never_stops), T(test_fatal),
-      T(test_clock_after_sleep), T(test_fault_storm))
+      T(test_clock_after_sleep), T(test_fault_storm),
+      T(test_namespace_fails), T(test_shutdown))
