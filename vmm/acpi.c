@@ -134,7 +134,8 @@ static void *table_place(const struct gmem *mem, gpa_t *next_gpa, size_t len_byt
 	return table;
 }
 
-static void header_finish(struct header *header, const char *signature, uint8_t revision, size_t len_bytes)
+static void header_finish(struct header *header, const char *signature, uint8_t revision,
+                          size_t len_bytes)
 {
 	memcpy(header->signature, signature, 4);
 	header->len_bytes = (uint32_t)len_bytes;
@@ -183,19 +184,23 @@ static void madt_fill(struct madt *madt, unsigned vcpu_count)
 {
 	uint8_t *at = (uint8_t *)(madt + 1);
 	/* The I/O APIC's id is the first that no local APIC has. */
-	const struct madt_ioapic ioapic = {1, sizeof(ioapic), (uint8_t)(vcpu_count < 255 ? vcpu_count : 0), 0,
-	                                   (uint32_t)VIOAPIC_BASE_GPA, 0};
+	const struct madt_ioapic ioapic = {1,
+	                                   sizeof(ioapic),
+	                                   (uint8_t)(vcpu_count < 255 ? vcpu_count : 0),
+	                                   0,
+	                                   (uint32_t)VIOAPIC_BASE_GPA,
+	                                   0};
 
 	madt->lapic_gpa = (uint32_t)VLAPIC_BASE_GPA;
 	for (uint32_t id = 0; id < vcpu_count; id++) {
 		size_t len_bytes = cpu_entry_len(id);
 
 		if (len_bytes == sizeof(struct madt_lapic))
-			*(struct madt_lapic *)at = (struct madt_lapic){0, (uint8_t)len_bytes, (uint8_t)id,
-			                                               (uint8_t)id, MADT_ENABLED};
+			*(struct madt_lapic *)at = (struct madt_lapic){
+			        0, (uint8_t)len_bytes, (uint8_t)id, (uint8_t)id, MADT_ENABLED};
 		else
-			*(struct madt_x2apic *)at =
-				(struct madt_x2apic){9, (uint8_t)len_bytes, 0, id, MADT_ENABLED, id};
+			*(struct madt_x2apic *)at = (struct madt_x2apic){
+			        9, (uint8_t)len_bytes, 0, id, MADT_ENABLED, id};
 		at += len_bytes;
 	}
 	memcpy(at, &ioapic, sizeof(ioapic));

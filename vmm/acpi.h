@@ -14,7 +14,8 @@
 
 /*
  * Writes the tables for a guest of that many vCPUs, whose APIC ids are their numbers, into its
- * memory; *rsdp_gpa is what boot parameters name. -ENOSPC: too many vCPUs; -EFAULT: no memory there.
+ * memory; *rsdp_gpa is what boot parameters name. -ENOSPC: too many vCPUs; -EFAULT: no memory
+ * there.
  */
 int acpi_build(const struct gmem *mem, unsigned vcpu_count, gpa_t *rsdp_gpa);
 

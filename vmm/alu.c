@@ -30,7 +30,8 @@ static uint64_t add(uint64_t dst, uint64_t src, bool carry, unsigned width_bytes
 	return result;
 }
 
-static uint64_t subtract(uint64_t dst, uint64_t src, bool borrow, unsigned width_bytes, uint64_t *flags)
+static uint64_t subtract(uint64_t dst, uint64_t src, bool borrow, unsigned width_bytes,
+                         uint64_t *flags)
 {
 	uint64_t result = insn_trunc(dst - src - borrow, width_bytes);
 	uint64_t borrows = (~dst & src) | ((~dst | src) & result);

@@ -7,19 +7,20 @@
 
 #include "arch/types.h"
 
-#define ALU_CF BIT(0)
-#define ALU_PF BIT(2)
-#define ALU_AF BIT(4)
-#define ALU_ZF BIT(6)
-#define ALU_SF BIT(7)
-#define ALU_OF BIT(11)
+#define ALU_CF    BIT(0)
+#define ALU_PF    BIT(2)
+#define ALU_AF    BIT(4)
+#define ALU_ZF    BIT(6)
+#define ALU_SF    BIT(7)
+#define ALU_OF    BIT(11)
 #define ALU_FLAGS (ALU_CF | ALU_PF | ALU_AF | ALU_ZF | ALU_SF | ALU_OF)
 
 /*
  * dst op src at that width, op being INSN_ADD to INSN_CMP or INSN_TEST; returns the result
  * (of CMP and TEST: for nobody to keep) and brings *rflags up to date.
  */
-uint64_t alu_binary(unsigned op, uint64_t dst, uint64_t src, unsigned width_bytes, uint64_t *rflags);
+uint64_t alu_binary(unsigned op, uint64_t dst, uint64_t src, unsigned width_bytes,
+                    uint64_t *rflags);
 
 /* INSN_INC, INSN_DEC, INSN_NOT, INSN_NEG. */
 uint64_t alu_unary(unsigned op, uint64_t value, unsigned width_bytes, uint64_t *rflags);

@@ -23,7 +23,7 @@ static bool log_allowed(void)
 	       atomic_fetch_add_explicit(&lines, 1, memory_order_relaxed) < LOG_MAX;
 }
 
-/* --- exceptions ------------------------------------------------------------------------------- */
+/* --- exceptions --------------------------------------------------------------------------- */
 
 static void inject_page_fault(struct vcpu *v, gva_t gva, uint32_t pf_error)
 {
@@ -57,14 +57,14 @@ void emul_refuse(struct emul *e, const char *why)
 
 	gwalk_fetch(&v->vm->mem, &e->state, v->hv.rip, b);
 	if (log_allowed())
-		plat_log("guest %s: vcpu %u: %s at rip 0x%llx (%02x %02x %02x %02x %02x %02x %02x %02x), "
-		         "address 0x%llx: #UD",
-		         v->vm->name, v->index, why, (unsigned long long)v->hv.rip, b[0], b[1], b[2],
-		         b[3], b[4], b[5], b[6], b[7], (unsigned long long)e->fault_gpa);
+		plat_log("guest %s: vcpu %u: %s at rip 0x%llx (%02x %02x %02x %02x %02x %02x %02x "
+		         "%02x), address 0x%llx: #UD",
+		         v->vm->name, v->index, why, (unsigned long long)v->hv.rip, b[0], b[1],
+		         b[2], b[3], b[4], b[5], b[6], b[7], (unsigned long long)e->fault_gpa);
 	hvm->inject(&v->hv, VECTOR_UD, -1);
 }
 
-/* --- the instruction ---------------------------------------------------------------------------- */
+/* --- the instruction ---------------------------------------------------------------------- */
 
 bool emul_begin(struct emul *e, struct vcpu *v, gpa_t fault_gpa)
 {
@@ -82,15 +82,15 @@ bool emul_begin(struct emul *e, struct vcpu *v, gpa_t fault_gpa)
 	if (likely(!err))
 		return true;
 	/* Bytes are missing: the guest's own tables may say why. */
-	if (err == -EAGAIN &&
-	    !translate(e, gwalk_linear(&e->state, HVM_CS, v->hv.rip + count),
-	               gwalk_access(&e->state) | GWALK_FETCH, &gpa))
+	if (err == -EAGAIN && !translate(e, gwalk_linear(&e->state, HVM_CS, v->hv.rip + count),
+	                                 gwalk_access(&e->state) | GWALK_FETCH, &gpa))
 		return false;
-	emul_refuse(e, err == -EAGAIN ? "code outside memory" : "an instruction Quell does not carry out");
+	emul_refuse(e, err == -EAGAIN ? "code outside memory"
+	                              : "an instruction Quell does not carry out");
 	return false;
 }
 
-/* --- devices ------------------------------------------------------------------------------------ */
+/* --- devices ------------------------------------------------------------------------------ */
 
 static uint64_t all_ones(unsigned width_bytes)
 {
@@ -191,10 +191,11 @@ static unsigned aligned_width(gpa_t gpa, unsigned len_bytes)
 	return width_bytes;
 }
 
-/* --- linear memory -------------------------------------------------------------------------------- */
+/* --- linear memory ------------------------------------------------------------------------ */
 
 /* At most len_bytes inside one page: RAM or devices. */
-static void physical_access(struct vcpu *v, gpa_t gpa, uint8_t *bytes, unsigned len_bytes, bool write)
+static void physical_access(struct vcpu *v, gpa_t gpa, uint8_t *bytes, unsigned len_bytes,
+                            bool write)
 {
 	void *va;
 
@@ -226,8 +227,8 @@ struct pieces {
 	unsigned len_bytes[2];
 };
 
-static bool pieces_find(struct emul *e, unsigned seg, uint64_t offset, unsigned len_bytes, bool write,
-                        struct pieces *out)
+static bool pieces_find(struct emul *e, unsigned seg, uint64_t offset, unsigned len_bytes,
+                        bool write, struct pieces *out)
 {
 	gva_t gva = gwalk_linear(&e->state, seg, offset);
 	unsigned room = PAGE_SIZE - (unsigned)(gva % PAGE_SIZE);
@@ -236,7 +237,8 @@ static bool pieces_find(struct emul *e, unsigned seg, uint64_t offset, unsigned 
 	out->len_bytes[0] = MIN(len_bytes, room);
 	out->len_bytes[1] = len_bytes - out->len_bytes[0];
 	/* The processor translated this one just now. */
-	if (e->fault_gpa != EMUL_NO_GPA && !out->len_bytes[1] && gva % PAGE_SIZE == e->fault_gpa % PAGE_SIZE) {
+	if (e->fault_gpa != EMUL_NO_GPA && !out->len_bytes[1] &&
+	    gva % PAGE_SIZE == e->fault_gpa % PAGE_SIZE) {
 		out->gpa[0] = e->fault_gpa;
 		return true;
 	}
@@ -246,8 +248,8 @@ static bool pieces_find(struct emul *e, unsigned seg, uint64_t offset, unsigned 
 	       translate(e, gwalk_linear(&e->state, seg, offset + room), access, &out->gpa[1]);
 }
 
-static bool emul_access(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes, uint64_t *value,
-                        bool write)
+static bool emul_access(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes,
+                        uint64_t *value, bool write)
 {
 	uint8_t *bytes = (uint8_t *)value;
 	struct pieces pieces;
@@ -256,7 +258,8 @@ static bool emul_access(struct emul *e, unsigned seg, uint64_t offset, unsigned 
 		return false;
 	physical_access(e->v, pieces.gpa[0], bytes, pieces.len_bytes[0], write);
 	if (pieces.len_bytes[1])
-		physical_access(e->v, pieces.gpa[1], bytes + pieces.len_bytes[0], pieces.len_bytes[1], write);
+		physical_access(e->v, pieces.gpa[1], bytes + pieces.len_bytes[0],
+		                pieces.len_bytes[1], write);
 	return true;
 }
 

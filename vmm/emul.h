@@ -12,8 +12,8 @@ struct emul {
 	struct vcpu *v;
 	struct hvm_state state; /* paging fields only */
 	struct insn insn;
-	uint64_t access;        /* GWALK_USER and GWALK_AC as they hold for data */
-	gpa_t fault_gpa;        /* where the exit says the access goes, or EMUL_NO_GPA */
+	uint64_t access; /* GWALK_USER and GWALK_AC as they hold for data */
+	gpa_t fault_gpa; /* where the exit says the access goes, or EMUL_NO_GPA */
 };
 
 #define EMUL_NO_GPA UINT64_MAX
@@ -25,8 +25,10 @@ bool emul_begin(struct emul *e, struct vcpu *v, gpa_t fault_gpa);
  * Reads or writes width_bytes (1 to 8) at an offset in a segment, page by page, device memory split
  * at natural alignment. False: an exception is injected; nothing has been accessed.
  */
-bool emul_read(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes, uint64_t *value);
-bool emul_write(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes, uint64_t value);
+bool emul_read(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes,
+               uint64_t *value);
+bool emul_write(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes,
+                uint64_t value);
 
 /* Could emul_write do it now? The same exceptions, without the write. */
 bool emul_write_check(struct emul *e, unsigned seg, uint64_t offset, unsigned width_bytes);

@@ -27,8 +27,8 @@
 
 #define PTE_ADDR 0x000ffffffffff000ull
 
-#define PF_P    BIT(0)
-#define PF_RSVD BIT(3)
+#define PF_P     BIT(0)
+#define PF_RSVD  BIT(3)
 #define PF_FETCH BIT(4)
 
 /* The shape of the tables in one paging mode. */
@@ -36,7 +36,7 @@ struct shape {
 	unsigned levels, index_bits, entry_bytes;
 	unsigned big_levels; /* levels up to which an entry may be a big page */
 	gpa_t root_gpa;
-	bool pae_root;       /* the root's entries have no rights */
+	bool pae_root; /* the root's entries have no rights */
 };
 
 static bool is_long(const struct hvm_state *state)
@@ -53,7 +53,8 @@ static struct shape shape_of(const struct hvm_state *state)
 	}
 	if (state->cr4 & CR4_PAE)
 		return (struct shape){3, 9, 8, 2, state->cr3 & 0xffffffe0, true};
-	return (struct shape){2, 10, 4, state->cr4 & CR4_PSE ? 2 : 1, state->cr3 & 0xfffff000, false};
+	return (struct shape){2,    10, 4, state->cr4 & CR4_PSE ? 2 : 1, state->cr3 & 0xfffff000,
+	                      false};
 }
 
 /* Address of a page that an entry at that level maps. */
@@ -90,7 +91,8 @@ static bool allowed(const struct hvm_state *state, uint64_t rights, uint64_t acc
 	return !(state->cr4 & CR4_SMAP) || (access & GWALK_AC);
 }
 
-static int page_fault(const struct hvm_state *state, uint64_t access, uint32_t cause, uint32_t *pf_error)
+static int page_fault(const struct hvm_state *state, uint64_t access, uint32_t cause,
+                      uint32_t *pf_error)
 {
 	bool has_nx = (state->efer & EFER_NXE) && (state->cr4 & CR4_PAE);
 
@@ -100,8 +102,8 @@ static int page_fault(const struct hvm_state *state, uint64_t access, uint32_t c
 	return -EFAULT;
 }
 
-int gwalk_translate(const struct gmem *mem, const struct hvm_state *state, gva_t gva, uint64_t access,
-                    gpa_t *gpa, uint32_t *pf_error)
+int gwalk_translate(const struct gmem *mem, const struct hvm_state *state, gva_t gva,
+                    uint64_t access, gpa_t *gpa, uint32_t *pf_error)
 {
 	struct shape shape;
 	uint64_t rights = PTE_W | PTE_U;
@@ -128,7 +130,8 @@ int gwalk_translate(const struct gmem *mem, const struct hvm_state *state, gva_t
 		bool big;
 
 		/* An empty bus reads as all ones: address bits no processor has. */
-		if (gmem_read(mem, table_gpa + index * shape.entry_bytes, &entry, shape.entry_bytes))
+		if (gmem_read(mem, table_gpa + index * shape.entry_bytes, &entry,
+		              shape.entry_bytes))
 			return page_fault(state, access, PF_P | PF_RSVD, pf_error);
 		big = level > 1 && (entry & PTE_PS);
 		if (!(entry & PTE_P))
@@ -174,7 +177,8 @@ uint64_t gwalk_access(const struct hvm_state *state)
 	return (state->cr0 & CR0_PE) && SEG_DPL(state->seg[HVM_SS].attr) == 3 ? GWALK_USER : 0;
 }
 
-unsigned gwalk_fetch(const struct gmem *mem, const struct hvm_state *state, uint64_t rip, uint8_t *bytes)
+unsigned gwalk_fetch(const struct gmem *mem, const struct hvm_state *state, uint64_t rip,
+                     uint8_t *bytes)
 {
 	uint64_t access = gwalk_access(state) | GWALK_FETCH;
 	unsigned count = 0;

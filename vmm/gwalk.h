@@ -26,15 +26,16 @@
  * guest has a page fault to take, *pf_error is its error code; -ERANGE: not canonical, a general
  * protection fault.
  */
-int gwalk_translate(const struct gmem *mem, const struct hvm_state *state, gva_t gva, uint64_t access,
-                    gpa_t *gpa, uint32_t *pf_error);
+int gwalk_translate(const struct gmem *mem, const struct hvm_state *state, gva_t gva,
+                    uint64_t access, gpa_t *gpa, uint32_t *pf_error);
 
 /*
  * Reads the instruction at rip, across a page boundary if need be, into bytes (INSN_LEN_MAX of
  * room). Returns how many bytes could be read; to learn why there are no more, translate
  * gwalk_linear(state, HVM_CS, rip + count) with gwalk_access(state) | GWALK_FETCH.
  */
-unsigned gwalk_fetch(const struct gmem *mem, const struct hvm_state *state, uint64_t rip, uint8_t *bytes);
+unsigned gwalk_fetch(const struct gmem *mem, const struct hvm_state *state, uint64_t rip,
+                     uint8_t *bytes);
 
 /* Default sizes of the code that runs. */
 enum insn_mode gwalk_insn_mode(const struct hvm_state *state);

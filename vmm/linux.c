@@ -68,19 +68,19 @@ _Static_assert(offsetof(struct boot_params, hdr) == 0x1f1, "zero page");
 _Static_assert(offsetof(struct boot_params, e820_table) == 0x2d0, "zero page");
 _Static_assert(sizeof(struct boot_params) == PAGE_SIZE, "zero page");
 
-#define HDR_OFFSET     0x1f1u
-#define HDR_LEN_BASE   0x202u /* jump_len counts from here */
-#define HDR_END        0x290u
-#define HDR_NEED_END   0x264u /* init_size is the last field we must have */
-#define BOOT_FLAG      0xaa55
-#define HDR_MAGIC      0x53726448u /* "HdrS" */
-#define VERSION_NEED   0x020c
-#define LOADED_HIGH    BIT(0)
-#define XLF_KERNEL_64  BIT(0)
-#define XLF_ABOVE_4G   BIT(1)
-#define ENTRY64_OFFSET 0x200u
+#define HDR_OFFSET       0x1f1u
+#define HDR_LEN_BASE     0x202u /* jump_len counts from here */
+#define HDR_END          0x290u
+#define HDR_NEED_END     0x264u /* init_size is the last field we must have */
+#define BOOT_FLAG        0xaa55
+#define HDR_MAGIC        0x53726448u /* "HdrS" */
+#define VERSION_NEED     0x020c
+#define LOADED_HIGH      BIT(0)
+#define XLF_KERNEL_64    BIT(0)
+#define XLF_ABOVE_4G     BIT(1)
+#define ENTRY64_OFFSET   0x200u
 #define LOADER_UNDEFINED 0xff
-#define SECTOR_BYTES   512u
+#define SECTOR_BYTES     512u
 
 /* What the plan needs beside the header itself. */
 struct plan {
@@ -91,7 +91,8 @@ struct plan {
 	struct linux_memory_region low; /* RAM from LINUX_HIGH_GPA on, below the device hole */
 };
 
-unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX])
+unsigned linux_memory_layout(uint64_t memory_bytes,
+                             struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX])
 {
 	uint64_t len_bytes = ALIGN_DOWN(memory_bytes, (uint64_t)PAGE_SIZE);
 	uint64_t low_bytes = MIN(len_bytes, VPCI_MMIO_BASE_GPA);
@@ -105,7 +106,7 @@ unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_memory_region r
 	return 2;
 }
 
-/* --- is it a kernel? ------------------------------------------------------------------------- */
+/* --- is it a kernel? ---------------------------------------------------------------------- */
 
 static int refuse_foreign(const uint8_t *file, uint64_t len_bytes, char *err, size_t err_len)
 {
@@ -145,12 +146,14 @@ static int header_read(const struct linux_image *in, struct plan *plan, char *er
 	hdr_end = HDR_LEN_BASE + hdr->jump_len;
 	if (hdr->version < VERSION_NEED || hdr_end < HDR_NEED_END) {
 		fmt_snprintf(err, err_len,
-		             "found boot protocol %u.%02u (header ends at 0x%x); 2.12 or later is needed",
+		             "found boot protocol %u.%02u (header ends at 0x%x); 2.12 or later is "
+		             "needed",
 		             hdr->version >> 8, hdr->version & 0xff, hdr_end);
 		return -EINVAL;
 	}
 	if (!(hdr->xloadflags & XLF_KERNEL_64)) {
-		fmt_snprintf(err, err_len, "found a kernel without 64-bit entry; an x86-64 kernel is needed");
+		fmt_snprintf(err, err_len,
+		             "found a kernel without 64-bit entry; an x86-64 kernel is needed");
 		return -EINVAL;
 	}
 	if (!(hdr->loadflags & LOADED_HIGH)) {
@@ -166,11 +169,13 @@ static int payload_find(const struct linux_image *in, struct plan *plan, char *e
 	uint64_t sects = plan->hdr.setup_sects ? plan->hdr.setup_sects : 4;
 	uint64_t setup_bytes = (sects + 1) * SECTOR_BYTES;
 	uint64_t want_bytes = (uint64_t)plan->hdr.syssize * 16;
-	uint64_t have_bytes = in->kernel_len_bytes > setup_bytes ? in->kernel_len_bytes - setup_bytes : 0;
+	uint64_t have_bytes =
+	        in->kernel_len_bytes > setup_bytes ? in->kernel_len_bytes - setup_bytes : 0;
 
 	/* syssize is rounded up to 16, the file need not be. */
 	if (!have_bytes || have_bytes + 15 < want_bytes) {
-		fmt_snprintf(err, err_len, "found %llu bytes; the header asks for %llu: the file is cut off",
+		fmt_snprintf(err, err_len,
+		             "found %llu bytes; the header asks for %llu: the file is cut off",
 		             (unsigned long long)in->kernel_len_bytes,
 		             (unsigned long long)(setup_bytes + want_bytes));
 		return -EINVAL;
@@ -178,7 +183,8 @@ static int payload_find(const struct linux_image *in, struct plan *plan, char *e
 	plan->payload = plan->file + setup_bytes;
 	plan->payload_len_bytes = want_bytes ? MIN(want_bytes, have_bytes) : have_bytes;
 	if (plan->payload_len_bytes <= ENTRY64_OFFSET) {
-		fmt_snprintf(err, err_len, "found a kernel of %llu bytes; its 64-bit entry is at 0x200",
+		fmt_snprintf(err, err_len,
+		             "found a kernel of %llu bytes; its 64-bit entry is at 0x200",
 		             (unsigned long long)plan->payload_len_bytes);
 		return -EINVAL;
 	}
@@ -186,7 +192,7 @@ static int payload_find(const struct linux_image *in, struct plan *plan, char *e
 	return 0;
 }
 
-/* --- where does it go? ------------------------------------------------------------------------ */
+/* --- where does it go? -------------------------------------------------------------------- */
 
 /* How many bytes of memory follow base_gpa without a hole, over however many pieces. */
 static uint64_t span_bytes(const struct gmem *mem, gpa_t base_gpa)
@@ -228,9 +234,10 @@ static int kernel_place(struct plan *plan, char *err, size_t err_len)
 	}
 	if (gpa < LINUX_HIGH_GPA || gpa >= end_gpa || end_gpa - gpa < plan->init_len_bytes) {
 		fmt_snprintf(err, err_len,
-		             "the kernel wants %llu KiB at 0x%llx; the guest's low memory ends at 0x%llx",
-		             (unsigned long long)(plan->init_len_bytes / KIB), (unsigned long long)gpa,
-		             (unsigned long long)end_gpa);
+		             "the kernel wants %llu KiB at 0x%llx; the guest's low memory ends at "
+		             "0x%llx",
+		             (unsigned long long)(plan->init_len_bytes / KIB),
+		             (unsigned long long)gpa, (unsigned long long)end_gpa);
 		return -EINVAL;
 	}
 	plan->kernel_gpa = gpa;
@@ -249,30 +256,34 @@ static gpa_t place_high(gpa_t base_gpa, gpa_t end_gpa, uint64_t len_bytes)
 }
 
 /* Above all that the kernel uses while it unpacks itself; else below it; else above 4 GiB. */
-static int initrd_place(const struct gmem *mem, const struct linux_image *in, struct plan *plan, char *err,
-                        size_t err_len)
+static int initrd_place(const struct gmem *mem, const struct linux_image *in, struct plan *plan,
+                        char *err, size_t err_len)
 {
 	uint64_t len_bytes = in->initrd_hpa ? in->initrd_len_bytes : 0;
-	gpa_t end_gpa = MIN(plan->low.gpa + plan->low.len_bytes, (gpa_t)plan->hdr.initrd_addr_max + 1);
+	gpa_t end_gpa =
+	        MIN(plan->low.gpa + plan->low.len_bytes, (gpa_t)plan->hdr.initrd_addr_max + 1);
 
 	if (!len_bytes)
 		return 0;
 	plan->initrd_gpa = place_high(plan->kernel_gpa + plan->init_len_bytes, end_gpa, len_bytes);
 	if (!plan->initrd_gpa)
-		plan->initrd_gpa = place_high(LINUX_HIGH_GPA, MIN(plan->kernel_gpa, end_gpa), len_bytes);
+		plan->initrd_gpa =
+		        place_high(LINUX_HIGH_GPA, MIN(plan->kernel_gpa, end_gpa), len_bytes);
 	if (!plan->initrd_gpa && (plan->hdr.xloadflags & XLF_ABOVE_4G)) {
-		plan->initrd_gpa = place_high(4 * GIB, 4 * GIB + span_bytes(mem, 4 * GIB), len_bytes);
+		plan->initrd_gpa =
+		        place_high(4 * GIB, 4 * GIB + span_bytes(mem, 4 * GIB), len_bytes);
 	}
 	if (plan->initrd_gpa)
 		return 0;
 	fmt_snprintf(err, err_len,
-	             "the initrd of %llu KiB does not fit beside the kernel (0x%llx to 0x%llx); more memory is needed",
+	             "the initrd of %llu KiB does not fit beside the kernel (0x%llx to 0x%llx); "
+	             "more memory is needed",
 	             (unsigned long long)(len_bytes / KIB), (unsigned long long)plan->kernel_gpa,
 	             (unsigned long long)(plan->kernel_gpa + plan->init_len_bytes));
 	return -EINVAL;
 }
 
-/* --- fill guest memory ------------------------------------------------------------------------- */
+/* --- fill guest memory -------------------------------------------------------------------- */
 
 /* Adds a range, or lengthens the last one if it goes on where that ended. */
 static void e820_add(struct boot_params *params, gpa_t base_gpa, gpa_t end_gpa, uint32_t type)
@@ -302,7 +313,8 @@ static void e820_fill(const struct gmem *mem, struct boot_params *params)
 	}
 }
 
-static int params_write(const struct gmem *mem, const struct linux_image *in, const struct plan *plan)
+static int params_write(const struct gmem *mem, const struct linux_image *in,
+                        const struct plan *plan)
 {
 	struct boot_params *params = gmem_ptr(mem, LINUX_ZERO_PAGE_GPA, sizeof(*params));
 	unsigned hdr_end = MIN(HDR_LEN_BASE + plan->hdr.jump_len, HDR_END);
@@ -371,8 +383,8 @@ static void entry_fill(const struct plan *plan, struct linux_entry *out)
 	state->gdtr_limit = 4 * 8 - 1;
 	state->cr0 = BIT(31) | BIT(5) | BIT(4) | BIT(0); /* PG, NE, ET, PE */
 	state->cr3 = LINUX_PAGE_TABLES_GPA;
-	state->cr4 = BIT(5);             /* PAE */
-	state->efer = BIT(10) | BIT(8);  /* LMA, LME */
+	state->cr4 = BIT(5);            /* PAE */
+	state->efer = BIT(10) | BIT(8); /* LMA, LME */
 	state->pat = 0x0007040600070406ull;
 	state->dr6 = 0xffff0ff0;
 	state->dr7 = 0x400;
@@ -384,7 +396,8 @@ static void entry_fill(const struct plan *plan, struct linux_entry *out)
 	out->initrd_gpa = plan->initrd_gpa;
 }
 
-static int cmdline_check(const struct linux_image *in, const struct plan *plan, char *err, size_t err_len)
+static int cmdline_check(const struct linux_image *in, const struct plan *plan, char *err,
+                         size_t err_len)
 {
 	uint64_t len_bytes = in->cmdline ? strlen(in->cmdline) : 0;
 	uint64_t max_bytes = MIN((uint64_t)plan->hdr.cmdline_size, LINUX_CMDLINE_MAX - 1);
@@ -396,8 +409,8 @@ static int cmdline_check(const struct linux_image *in, const struct plan *plan, 
 	return -EINVAL;
 }
 
-int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out, char *err,
-               size_t err_len)
+int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out,
+               char *err, size_t err_len)
 {
 	const char *cmdline = in->cmdline ? in->cmdline : "";
 	const void *initrd = (const void *)(uintptr_t)in->initrd_hpa;

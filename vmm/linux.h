@@ -1,6 +1,7 @@
 /*
- * linux.h: loads a Linux bzImage for its 64-bit entry (Linux Documentation/arch/x86/boot.rst, protocol
- * 2.12 and later), and anything else that is wrapped as one. Boot core, before the guest runs.
+ * linux.h: loads a Linux bzImage for its 64-bit entry (Linux Documentation/arch/x86/boot.rst,
+ * protocol 2.12 and later), and anything else that is wrapped as one. Boot core, before the guest
+ * runs.
  */
 #ifndef QUELL_VMM_LINUX_H
 #define QUELL_VMM_LINUX_H
@@ -10,7 +11,7 @@
 #include "vmm/gmem.h"
 
 #define LINUX_MEMORY_REGION_MAX 2
-#define LINUX_ERR_MAX    160
+#define LINUX_ERR_MAX           160
 
 /* Where a guest has what in its first megabyte. Firmware tables are from 0xE0000 on (acpi.h). */
 #define LINUX_ZERO_PAGE_GPA   0x7000ull
@@ -48,14 +49,15 @@ struct linux_entry {
  * Where a guest's memory goes: below VPCI_MMIO_BASE_GPA, and what is left from 4 GiB on. Whole
  * pages. Returns how many regions (0 to 2); each may be backed by several pieces of host memory.
  */
-unsigned linux_memory_layout(uint64_t memory_bytes, struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX]);
+unsigned linux_memory_layout(uint64_t memory_bytes,
+                             struct linux_memory_region regions[LINUX_MEMORY_REGION_MAX]);
 
 /*
  * Puts kernel, initrd, command line, boot parameters, GDT and page tables into guest memory. 0;
  * -EINVAL: not a kernel we can start, or it does not fit, with one line in err that says what was
  * found and what is needed. The files are read once and may be anything.
  */
-int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out, char *err,
-               size_t err_len);
+int linux_load(const struct linux_image *in, const struct gmem *mem, struct linux_entry *out,
+               char *err, size_t err_len);
 
 #endif

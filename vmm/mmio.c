@@ -7,7 +7,7 @@
 
 #define RFLAGS_DF BIT(10)
 
-/* --- registers ---------------------------------------------------------------------------------- */
+/* --- registers ---------------------------------------------------------------------------- */
 
 static uint64_t reg_read(const struct vcpu *v, unsigned reg, unsigned width_bytes, bool high)
 {
@@ -46,7 +46,7 @@ static uint64_t byte_swap(uint64_t value, unsigned width_bytes)
 	return __builtin_bswap64(value) >> (64 - 8 * width_bytes);
 }
 
-/* --- one memory operand ---------------------------------------------------------------------------- */
+/* --- one memory operand ------------------------------------------------------------------- */
 
 static bool mem_read(struct emul *e, uint64_t *value)
 {
@@ -164,7 +164,7 @@ static bool do_cmpxchg(struct emul *e)
 	return true;
 }
 
-/* --- strings ----------------------------------------------------------------------------------------- */
+/* --- strings ------------------------------------------------------------------------------ */
 
 /* A string instruction's own registers have the address size; two bytes leave the rest alone. */
 static uint64_t addr_reg(const struct emul *e, unsigned reg)
@@ -249,9 +249,11 @@ static bool element_do(struct emul *e)
 static enum mmio_result do_string(struct emul *e)
 {
 	bool rep = e->insn.rep || e->insn.repne;
-	bool uses_si = e->insn.op == INSN_MOVS || e->insn.op == INSN_LODS || e->insn.op == INSN_OUTS;
+	bool uses_si =
+	        e->insn.op == INSN_MOVS || e->insn.op == INSN_LODS || e->insn.op == INSN_OUTS;
 	bool uses_di = e->insn.op == INSN_MOVS || e->insn.op == INSN_STOS || e->insn.op == INSN_INS;
-	uint64_t step = e->v->hv.rflags & RFLAGS_DF ? -(uint64_t)e->insn.width_bytes : e->insn.width_bytes;
+	uint64_t step =
+	        e->v->hv.rflags & RFLAGS_DF ? -(uint64_t)e->insn.width_bytes : e->insn.width_bytes;
 	uint64_t left = rep ? addr_reg(e, HVM_RCX) : 1;
 
 	for (unsigned n = 0; left && n < MMIO_STRING_MAX; n++, left--) {
@@ -269,7 +271,7 @@ static enum mmio_result do_string(struct emul *e)
 	return MMIO_DONE;
 }
 
-/* --- entry points ---------------------------------------------------------------------------------- */
+/* --- entry points ------------------------------------------------------------------------- */
 
 /* -1: not an instruction we carry out; else whether it went well. */
 static int operand_do(struct emul *e)
@@ -318,8 +320,9 @@ enum mmio_result mmio_emulate(struct vcpu *v, gpa_t gpa, bool write)
 	(void)write;
 	if (!emul_begin(&e, v, gpa))
 		return MMIO_FAULT;
-	if (e.insn.mem && (e.insn.op == INSN_MOVS || e.insn.op == INSN_STOS || e.insn.op == INSN_LODS ||
-	                   e.insn.op == INSN_INS || e.insn.op == INSN_OUTS)) {
+	if (e.insn.mem &&
+	    (e.insn.op == INSN_MOVS || e.insn.op == INSN_STOS || e.insn.op == INSN_LODS ||
+	     e.insn.op == INSN_INS || e.insn.op == INSN_OUTS)) {
 		/* Two operands, one address: which is whose is not said. */
 		e.fault_gpa = EMUL_NO_GPA;
 		return do_string(&e);
@@ -365,7 +368,8 @@ enum mmio_result pio_emulate(struct vcpu *v)
 	if (!len)
 		return MMIO_FAULT;
 	if (exit->u.pio.in)
-		reg_write(v, HVM_RAX, width_bytes, false, ports_read(v->vm, exit->u.pio.port, width_bytes));
+		reg_write(v, HVM_RAX, width_bytes, false,
+		          ports_read(v->vm, exit->u.pio.port, width_bytes));
 	else
 		ports_write(v->vm, exit->u.pio.port, width_bytes,
 		            (uint32_t)reg_read(v, HVM_RAX, width_bytes, false));

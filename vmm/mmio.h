@@ -1,6 +1,6 @@
 /*
- * mmio.h: what a guest's access to device memory or to an I/O port does: read the instruction, carry
- * it out on the device, write back registers and flags. On the vCPU's core, after an exit.
+ * mmio.h: what a guest's access to device memory or to an I/O port does: read the instruction,
+ * carry it out on the device, write back registers and flags. On the vCPU's core, after an exit.
  */
 #ifndef QUELL_VMM_MMIO_H
 #define QUELL_VMM_MMIO_H

@@ -39,7 +39,8 @@ static uint8_t read8(struct vm *vm, uint16_t port)
 		return vuart_read(&vm->uart, port);
 	switch (port) {
 	case PORT_SYSTEM_B:
-		return SYSTEM_B_TIMER2 | (plat_tsc() >> REFRESH_TSC_SHIFT & 1 ? SYSTEM_B_REFRESH : 0);
+		return SYSTEM_B_TIMER2 |
+		       (plat_tsc() >> REFRESH_TSC_SHIFT & 1 ? SYSTEM_B_REFRESH : 0);
 	case PORT_SYSTEM_A:
 		return SYSTEM_A_A20;
 	case PORT_KBD_COMMAND: /* never busy: those who wait before a reset go on at once */

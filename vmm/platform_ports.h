@@ -1,6 +1,6 @@
 /*
  * platform_ports.h: a guest's I/O ports: UART, PCI configuration, reset, power-off, and the few old
- * PC devices that guests probe for. Under the guest's device lock, which these take themselves.
+ * PC devices that guests probe for. These take the guest's device lock.
  */
 #ifndef QUELL_VMM_PLATFORM_PORTS_H
 #define QUELL_VMM_PLATFORM_PORTS_H
@@ -12,7 +12,7 @@
 #define PORTS_RESET_VALUE    0x06u
 #define PORTS_SLEEP_CONTROL  0x600u /* ACPI 6.4 4.8.3.7 */
 #define PORTS_SLEEP_STATUS   0x601u
-#define PORTS_SLEEP_TYPE_OFF 5u     /* the DSDT's \_S5 */
+#define PORTS_SLEEP_TYPE_OFF 5u /* the DSDT's \_S5 */
 
 struct vm;
 

@@ -48,7 +48,7 @@ static void put(struct vpci_dev *dev, unsigned offset, unsigned width_bytes, uin
 		dev->config[(offset + i) & 0xff] = (uint8_t)(value >> (8 * i));
 }
 
-/* --- BARs --------------------------------------------------------------------------------------- */
+/* --- BARs --------------------------------------------------------------------------------- */
 
 /* Address bits that a BAR's register, or its upper half, keeps when written. */
 static uint32_t bar_mask(const struct vpci_dev *dev, unsigned index)
@@ -56,7 +56,7 @@ static uint32_t bar_mask(const struct vpci_dev *dev, unsigned index)
 	const struct vpci_bar *bar = &dev->bar[index];
 
 	if (bar->len_bytes)
-		return (uint32_t)~(bar->len_bytes - 1) & ~BAR_FLAG_MASK;
+		return (uint32_t) ~(bar->len_bytes - 1) & ~BAR_FLAG_MASK;
 	if (index && dev->bar[index - 1].len_bytes && dev->bar[index - 1].is_64bit)
 		return (uint32_t)(~(dev->bar[index - 1].len_bytes - 1) >> 32);
 	return 0;
@@ -75,7 +75,8 @@ static void bars_update(struct vpci_dev *dev)
 			continue;
 		if (bar->is_64bit)
 			gpa |= (gpa_t)get(dev, REG_BAR0 + 4 * i + 4, 4) << 32;
-		if (!enabled || gpa < VPCI_MMIO_BASE_GPA || gpa - VPCI_MMIO_BASE_GPA >= VPCI_MMIO_LEN ||
+		if (!enabled || gpa < VPCI_MMIO_BASE_GPA ||
+		    gpa - VPCI_MMIO_BASE_GPA >= VPCI_MMIO_LEN ||
 		    VPCI_MMIO_LEN - (gpa - VPCI_MMIO_BASE_GPA) < bar->len_bytes)
 			gpa = 0;
 		bar->base_gpa = gpa;
@@ -107,7 +108,7 @@ static int bar_place(struct vpci *bus, struct vpci_dev *dev, unsigned index)
 	return 0;
 }
 
-/* --- devices ------------------------------------------------------------------------------------- */
+/* --- devices ------------------------------------------------------------------------------ */
 
 void vpci_dev_init(struct vpci_dev *dev, const struct vpci_dev_ops *ops, uint16_t vendor,
                    uint16_t device, uint32_t class_rev, uint16_t sub_vendor, uint16_t sub_device)
@@ -143,7 +144,8 @@ void vpci_init(struct vpci *bus)
 {
 	memset(bus, 0, sizeof(*bus));
 	bus->next_bar_gpa = VPCI_MMIO_BASE_GPA;
-	vpci_dev_init(&bus->host_bridge, NULL, BRIDGE_VENDOR, BRIDGE_DEVICE, BRIDGE_CLASS_REV, 0, 0);
+	vpci_dev_init(&bus->host_bridge, NULL, BRIDGE_VENDOR, BRIDGE_DEVICE, BRIDGE_CLASS_REV, 0,
+	              0);
 	bus->slot[0] = &bus->host_bridge;
 }
 
@@ -186,7 +188,7 @@ struct vpci_dev *vpci_find(struct vpci *bus, gpa_t gpa, unsigned *bar, uint64_t 
 	return NULL;
 }
 
-/* --- configuration space -------------------------------------------------------------------------- */
+/* --- configuration space ------------------------------------------------------------------ */
 
 /* Bits of one configuration byte that the guest may change. */
 static uint8_t writable_bits(const struct vpci_dev *dev, unsigned offset)
@@ -203,7 +205,8 @@ static bool touches(unsigned offset, unsigned width_bytes, unsigned from, unsign
 	return offset < end && offset + width_bytes > from;
 }
 
-static void config_write(struct vpci_dev *dev, unsigned offset, unsigned width_bytes, uint32_t value)
+static void config_write(struct vpci_dev *dev, unsigned offset, unsigned width_bytes,
+                         uint32_t value)
 {
 	for (unsigned i = 0; i < width_bytes; i++) {
 		uint8_t mask = writable_bits(dev, offset + i);
@@ -268,5 +271,6 @@ void vpci_io_write(struct vpci *bus, uint16_t port, unsigned width_bytes, uint32
 		return;
 	dev = selected(bus);
 	if (dev)
-		config_write(dev, ADDRESS_REG(bus->address) + port - CONFIG_DATA, width_bytes, value);
+		config_write(dev, ADDRESS_REG(bus->address) + port - CONFIG_DATA, width_bytes,
+		             value);
 }

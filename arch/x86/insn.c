@@ -611,7 +611,7 @@ uint64_t insn_ea(const struct insn *insn, const uint64_t gpr[16], uint64_t next_
 	return insn_trunc(ea, insn->addr_bytes);
 }
 
-/* --- the quick path --------------------------------------------------------------------------- */
+/* --- the quick path ----------------------------------------------------------------------- */
 
 /* Bytes that follow ModRM for its memory operand; sib is looked at only if there is one. */
 static unsigned mem_len(uint8_t modrm, uint8_t sib, bool addr16)

@@ -38,7 +38,7 @@ struct insn {
 	uint8_t width_bytes; /* of the memory operand, or of the port access */
 	bool mem;            /* ModRM, moffs or string operand in memory */
 
-	bool mem_dst;        /* the memory operand comes first: is the destination, if there is one */
+	bool mem_dst;        /* the memory operand comes first: it is what is written, if any */
 	bool has_imm;        /* the other operand is imm, else reg */
 	bool reg_high;       /* reg is AH, CH, DH or BH: bits 15:8 of register reg */
 	uint8_t reg;         /* by encoding, 0 to 15 */

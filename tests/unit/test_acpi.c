@@ -82,7 +82,8 @@ static void fadt_says_hardware_reduced(void)
 	CHECK_EQ(build(4), 0);
 	fadt = table("FACP");
 	CHECK_EQ(get(fadt + 112, 4) & (BIT(20) | BIT(10)), BIT(20) | BIT(10));
-	CHECK_EQ(get(fadt + 109, 2) & (BIT(1) | BIT(2) | BIT(5)), BIT(2) | BIT(5)); /* no 8042, VGA, RTC */
+	CHECK_EQ(get(fadt + 109, 2) & (BIT(1) | BIT(2) | BIT(5)),
+	         BIT(2) | BIT(5)); /* no 8042, VGA, RTC */
 	CHECK_EQ(get(fadt + 116, 1), 1);
 	CHECK_EQ(get(fadt + 120, 8), PORTS_RESET);
 	CHECK_EQ(get(fadt + 128, 1), PORTS_RESET_VALUE);
@@ -150,7 +151,8 @@ static bool dsdt_has(const void *bytes, size_t len)
 /* ASL cannot include C headers: the numbers it repeats are compared here. */
 static void dsdt_agrees_with_the_headers(void)
 {
-	uint32_t window[] = {0, VPCI_MMIO_BASE_GPA, VPCI_MMIO_BASE_GPA + VPCI_MMIO_LEN - 1, 0, VPCI_MMIO_LEN};
+	uint32_t window[] = {0, VPCI_MMIO_BASE_GPA, VPCI_MMIO_BASE_GPA + VPCI_MMIO_LEN - 1, 0,
+	                     VPCI_MMIO_LEN};
 	static const uint8_t com1[] = {0x47, 1, 0xf8, 3, 0xf8, 3, 1, 8};
 	static const uint8_t cf8[] = {0x47, 1, 0xf8, 0x0c, 0xf8, 0x0c, 1, 8};
 	static const uint8_t s5[] = {'_', 'S', '5', '_', 0x12, 6, 4, 0x0a, PORTS_SLEEP_TYPE_OFF};
@@ -191,7 +193,8 @@ static void iasl_reads_them(void)
 		CHECK(file && fwrite(ram + gpa, 1, get(gpa + 4, 4), file) == get(gpa + 4, 4));
 		fclose(file);
 		snprintf(cmd, sizeof(cmd),
-		         "cd %s && iasl -d %s.dat >log 2>&1 && ! grep -iE 'error|warning|invalid' log >&2 && "
+		         "cd %s && iasl -d %s.dat >log 2>&1 && ! grep -iE 'error|warning|invalid' "
+		         "log >&2 && "
 		         "! grep -iE 'invalid|incorrect|unknown' %s.dsl >&2",
 		         dir, names[i], names[i]);
 		CHECK_EQ(system(cmd), 0);

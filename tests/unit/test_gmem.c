@@ -86,4 +86,5 @@ static void copies_across_regions(void)
 	CHECK_EQ(gmem_read(&mem, 0, out, 0), 0);
 }
 
-TESTS(T(sorts_and_refuses_overlap), T(takes_sixteen), T(finds_to_the_byte), T(copies_across_regions))
+TESTS(T(sorts_and_refuses_overlap), T(takes_sixteen), T(finds_to_the_byte),
+      T(copies_across_regions))

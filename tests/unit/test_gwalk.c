@@ -229,7 +229,8 @@ static void fetches_across_pages(void)
 	put64(0x6000, 6, 0);
 	CHECK_EQ(gwalk_fetch(&mem, &state, base + 0x5ffd, bytes), 3);
 	CHECK_EQ(gwalk_translate(&mem, &state, gwalk_linear(&state, HVM_CS, base + 0x6000),
-	                         gwalk_access(&state) | GWALK_FETCH, &gpa, &pf), -EFAULT);
+	                         gwalk_access(&state) | GWALK_FETCH, &gpa, &pf),
+	         -EFAULT);
 	CHECK_EQ(pf, 0x10);
 	CHECK_EQ(gwalk_fetch(&mem, &state, base + 0x2000, bytes), 0);
 
@@ -267,7 +268,8 @@ static void random_tables(void)
 
 		for (unsigned i = 0; i < 8; i++) {
 			seed = seed * 1664525u + 1013904223u;
-			put64((seed >> 8) % 16 * 4096, (seed >> 13) % 512, (uint64_t)seed << 20 | (seed >> 4));
+			put64((seed >> 8) % 16 * 4096, (seed >> 13) % 512,
+			      (uint64_t)seed << 20 | (seed >> 4));
 		}
 		state.cr4 = cr4s[round % 5];
 		efer = state.cr4 & PAE && seed & 0x1000 ? LMA | NXE : 0;
@@ -278,5 +280,5 @@ static void random_tables(void)
 }
 
 TESTS(T(paging_off_is_identity), T(two_levels), T(four_megabyte_pages), T(pae), T(four_levels),
-      T(supervisor_kept_from_user_pages), T(five_levels), T(table_outside_memory), T(fetches_across_pages),
-      T(linear_addresses), T(random_tables))
+      T(supervisor_kept_from_user_pages), T(five_levels), T(table_outside_memory),
+      T(fetches_across_pages), T(linear_addresses), T(random_tables))

@@ -72,7 +72,9 @@ static void memory_make(uint64_t bytes)
 		maps[i] = mmap(NULL, map_len[i], PROT_READ | PROT_WRITE,
 		               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		CHECK(maps[i] != MAP_FAILED);
-		CHECK_EQ(gmem_add(&mem, regions[i].gpa, map_len[i], 0x100000000ull * (i + 1), maps[i]), 0);
+		CHECK_EQ(gmem_add(&mem, regions[i].gpa, map_len[i], 0x100000000ull * (i + 1),
+		                  maps[i]),
+		         0);
 	}
 }
 
@@ -82,13 +84,13 @@ static int load(void)
 	return linux_load(&in, &mem, &out, err, sizeof(err));
 }
 
-#define REFUSED(text)                                                                             \
-	do {                                                                                      \
-		CHECK_EQ(load(), -EINVAL);                                                        \
-		if (!strstr(err, text)) {                                                         \
-			printf("  said: %s\n", err);                                              \
-			CHECK(!"says it");                                                           \
-		}                                                                                 \
+#define REFUSED(text)                                                                              \
+	do {                                                                                       \
+		CHECK_EQ(load(), -EINVAL);                                                         \
+		if (!strstr(err, text)) {                                                          \
+			printf("  said: %s\n", err);                                               \
+			CHECK(!"says it");                                                         \
+		}                                                                                  \
 	} while (0)
 
 static uint64_t get(gpa_t gpa, unsigned width)
@@ -260,8 +262,11 @@ static void memory_in_pieces(void)
 	memset(&mem, 0, sizeof(mem));
 	CHECK_EQ(gmem_add(&mem, 0, 0x1001000, 0x10000000, whole.region[0].va), 0);
 	CHECK_EQ(gmem_add(&mem, 0x1001000, 64 * MIB - 0x1001000 - 0x1000, 0x30000000,
-	                  whole.region[0].va + 0x1001000), 0);
-	CHECK_EQ(gmem_add(&mem, 64 * MIB - 0x1000, 0x1000, 0x20000000, whole.region[0].va + 64 * MIB - 0x1000), 0);
+	                  whole.region[0].va + 0x1001000),
+	         0);
+	CHECK_EQ(gmem_add(&mem, 64 * MIB - 0x1000, 0x1000, 0x20000000,
+	                  whole.region[0].va + 64 * MIB - 0x1000),
+	         0);
 	in.initrd_hpa = (uintptr_t)initrd;
 	in.initrd_len_bytes = sizeof(initrd);
 	CHECK_EQ(load(), 0);
@@ -309,8 +314,11 @@ static void refuses_what_is_no_kernel(void)
 {
 	static const struct {
 		const char *bytes, *says;
-	} foreign[] = {{"\177ELF\2\1\1", "an ELF file"}, {"\x1f\x8b\x08", "gzip"}, {"070701", "cpio"},
-	               {"MZ", "EFI program"}, {"hello", "no Linux setup header"}};
+	} foreign[] = {{"\177ELF\2\1\1", "an ELF file"},
+	               {"\x1f\x8b\x08", "gzip"},
+	               {"070701", "cpio"},
+	               {"MZ", "EFI program"},
+	               {"hello", "no Linux setup header"}};
 
 	memory_make(64 * MIB);
 	for (unsigned i = 0; i < ARRAY_LEN(foreign); i++) {
@@ -406,7 +414,7 @@ static void any_header_is_survived(void)
 	memory_drop();
 }
 
-TESTS(T(layout_around_the_hole), T(loads_a_kernel), T(copies_the_header_it_has), T(entry_state_is_64_bit),
-      T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes), T(memory_in_pieces), T(places_by_preference),
-      T(refuses_what_is_no_kernel), T(setup_sects_zero_is_four), T(truncated_files),
-      T(any_header_is_survived))
+TESTS(T(layout_around_the_hole), T(loads_a_kernel), T(copies_the_header_it_has),
+      T(entry_state_is_64_bit), T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes),
+      T(memory_in_pieces), T(places_by_preference), T(refuses_what_is_no_kernel),
+      T(setup_sects_zero_is_four), T(truncated_files), T(any_header_is_survived))

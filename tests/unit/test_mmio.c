@@ -8,9 +8,9 @@
 
 #include <string.h>
 
-#define BAR   VPCI_MMIO_BASE_GPA
-#define RAM   0x10000u
-#define CODE  0x1000u
+#define BAR    VPCI_MMIO_BASE_GPA
+#define RAM    0x10000u
+#define CODE   0x1000u
 #define TABLES 0x4000u
 
 static uint8_t ram[RAM];
@@ -42,8 +42,11 @@ static void inject(struct hvm_vcpu *v, uint8_t vec, int64_t code)
 	error_code = code;
 }
 
-static const struct hvm_ops ops = {
-	.name = "test", .state_get = state_get, .state_set = state_set, .state_get_paging = state_get, .inject = inject};
+static const struct hvm_ops ops = {.name = "test",
+                                   .state_get = state_get,
+                                   .state_set = state_set,
+                                   .state_get_paging = state_get,
+                                   .inject = inject};
 const struct hvm_ops *hvm = &ops;
 
 static enum vm_end ended;
@@ -79,7 +82,8 @@ static uint64_t bar_read(struct vpci_dev *d, unsigned bar, uint64_t offset, unsi
 	return value;
 }
 
-static void bar_write(struct vpci_dev *d, unsigned bar, uint64_t offset, unsigned width, uint64_t value)
+static void bar_write(struct vpci_dev *d, unsigned bar, uint64_t offset, unsigned width,
+                      uint64_t value)
 {
 	CHECK(d == &dev && bar == 0 && offset + width <= sizeof(regs) && offset % width == 0);
 	CHECK_EQ(atomic_load(&vm.device_lock.held), 1);
@@ -262,7 +266,8 @@ static void apics(void)
 	CHECK_EQ(vcpu.lapic.tpr, 0x30);
 	CHECK(RUN("\x88\x83\x80\x00\x00\x00", VLAPIC_BASE_GPA + 0x80)); /* a byte: vanishes */
 	CHECK_EQ(vcpu.lapic.tpr, 0x30);
-	CHECK(RUN("\x48\x8b\x43\x20", VLAPIC_BASE_GPA + 0x20)); /* mov rax: nothing between registers */
+	CHECK(RUN("\x48\x8b\x43\x20",
+	          VLAPIC_BASE_GPA + 0x20)); /* mov rax: nothing between registers */
 	CHECK_EQ(*gpr(HVM_RAX), 3u << 24);
 	/* Moved by APIC_BASE, and gone when disabled or in x2APIC mode. */
 	vcpu.lapic.base_msr = (vcpu.lapic.base_msr & 0xfff) | 0xfed00000;
@@ -450,7 +455,8 @@ static void real_mode(void)
 	state.seg[HVM_CS].base = 0x100;
 	state.seg[HVM_DS].base = BAR; /* unreal */
 	vcpu.hv.rip = CODE - 0x100;
-	memcpy(ram + CODE, "\x67\x66\xc7\x43\x10\x78\x56\x34\x12", 9); /* mov dword [ebx+0x10], 0x12345678 */
+	memcpy(ram + CODE, "\x67\x66\xc7\x43\x10\x78\x56\x34\x12",
+	       9); /* mov dword [ebx+0x10], 0x12345678 */
 	*gpr(HVM_RBX) = 0x20;
 	CHECK_EQ(mmio_emulate(&vcpu, BAR + 0x30, true), MMIO_DONE);
 	CHECK_EQ(record[0].offset, 0x30);
@@ -466,7 +472,7 @@ static void real_mode(void)
 	CHECK_EQ(*gpr(HVM_RDI), 0xabcdfffd);
 }
 
-/* --- ports ------------------------------------------------------------------------------------------ */
+/* --- ports -------------------------------------------------------------------------------- */
 
 static void pio_set(uint16_t port, unsigned width, bool in)
 {
@@ -545,24 +551,24 @@ static void port_strings(void)
 	CHECK_EQ(*gpr(HVM_RCX), 1);
 }
 
-/* --- arithmetic, against the processor this test runs on ------------------------------------------------ */
+/* --- arithmetic, against the processor this test runs on ---------------------------------- */
 
-#define NATIVE(insn, suffix, type)                                                                \
-	__asm__ volatile("pushq %[f]\n\tpopfq\n\t" insn suffix "\n\tpushfq\n\tpopq %[f]"          \
-	                 : [f] "+r"(flags), [d] "+r"(*(type *)&d)                                 \
-	                 : [s] "r"((type)s)                                                       \
+#define NATIVE(insn, suffix, type)                                                                 \
+	__asm__ volatile("pushq %[f]\n\tpopfq\n\t" insn suffix "\n\tpushfq\n\tpopq %[f]"           \
+	                 : [f] "+r"(flags), [d] "+r"(*(type *)&d)                                  \
+	                 : [s] "r"((type)s)                                                        \
 	                 : "cc", "memory")
 
-#define NATIVE_WIDTHS(insn, two)                                                                  \
-	do {                                                                                      \
-		if (width == 1)                                                                   \
-			NATIVE(insn "b", two, uint8_t);                                           \
-		else if (width == 2)                                                              \
-			NATIVE(insn "w", two, uint16_t);                                          \
-		else if (width == 4)                                                              \
-			NATIVE(insn "l", two, uint32_t);                                          \
-		else                                                                              \
-			NATIVE(insn "q", two, uint64_t);                                          \
+#define NATIVE_WIDTHS(insn, two)                                                                   \
+	do {                                                                                       \
+		if (width == 1)                                                                    \
+			NATIVE(insn "b", two, uint8_t);                                            \
+		else if (width == 2)                                                               \
+			NATIVE(insn "w", two, uint16_t);                                           \
+		else if (width == 4)                                                               \
+			NATIVE(insn "l", two, uint32_t);                                           \
+		else                                                                               \
+			NATIVE(insn "q", two, uint64_t);                                           \
 	} while (0)
 
 static uint64_t native(unsigned op, uint64_t d, uint64_t s, unsigned width, uint64_t *rflags)
@@ -571,19 +577,45 @@ static uint64_t native(unsigned op, uint64_t d, uint64_t s, unsigned width, uint
 
 	d = insn_trunc(d, width);
 	switch (op) {
-	case INSN_ADD: NATIVE_WIDTHS("add", " %[s], %[d]"); break;
-	case INSN_OR: NATIVE_WIDTHS("or", " %[s], %[d]"); break;
-	case INSN_ADC: NATIVE_WIDTHS("adc", " %[s], %[d]"); break;
-	case INSN_SBB: NATIVE_WIDTHS("sbb", " %[s], %[d]"); break;
-	case INSN_AND: NATIVE_WIDTHS("and", " %[s], %[d]"); break;
-	case INSN_SUB: NATIVE_WIDTHS("sub", " %[s], %[d]"); break;
-	case INSN_XOR: NATIVE_WIDTHS("xor", " %[s], %[d]"); break;
-	case INSN_CMP: NATIVE_WIDTHS("cmp", " %[s], %[d]"); break;
-	case INSN_TEST: NATIVE_WIDTHS("test", " %[s], %[d]"); break;
-	case INSN_INC: NATIVE_WIDTHS("inc", " %[d]"); break;
-	case INSN_DEC: NATIVE_WIDTHS("dec", " %[d]"); break;
-	case INSN_NOT: NATIVE_WIDTHS("not", " %[d]"); break;
-	case INSN_NEG: NATIVE_WIDTHS("neg", " %[d]"); break;
+	case INSN_ADD:
+		NATIVE_WIDTHS("add", " %[s], %[d]");
+		break;
+	case INSN_OR:
+		NATIVE_WIDTHS("or", " %[s], %[d]");
+		break;
+	case INSN_ADC:
+		NATIVE_WIDTHS("adc", " %[s], %[d]");
+		break;
+	case INSN_SBB:
+		NATIVE_WIDTHS("sbb", " %[s], %[d]");
+		break;
+	case INSN_AND:
+		NATIVE_WIDTHS("and", " %[s], %[d]");
+		break;
+	case INSN_SUB:
+		NATIVE_WIDTHS("sub", " %[s], %[d]");
+		break;
+	case INSN_XOR:
+		NATIVE_WIDTHS("xor", " %[s], %[d]");
+		break;
+	case INSN_CMP:
+		NATIVE_WIDTHS("cmp", " %[s], %[d]");
+		break;
+	case INSN_TEST:
+		NATIVE_WIDTHS("test", " %[s], %[d]");
+		break;
+	case INSN_INC:
+		NATIVE_WIDTHS("inc", " %[d]");
+		break;
+	case INSN_DEC:
+		NATIVE_WIDTHS("dec", " %[d]");
+		break;
+	case INSN_NOT:
+		NATIVE_WIDTHS("not", " %[d]");
+		break;
+	case INSN_NEG:
+		NATIVE_WIDTHS("neg", " %[d]");
+		break;
 	}
 	*rflags = flags;
 	return insn_trunc(d, width);
@@ -591,10 +623,13 @@ static uint64_t native(unsigned op, uint64_t d, uint64_t s, unsigned width, uint
 
 static void arithmetic_as_the_processor_does(void)
 {
-	static const unsigned ops_tested[] = {INSN_ADD, INSN_OR, INSN_ADC, INSN_SBB, INSN_AND, INSN_SUB, INSN_XOR,
-	                                      INSN_CMP, INSN_TEST, INSN_INC, INSN_DEC, INSN_NOT, INSN_NEG};
-	static const uint64_t edges[] = {0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000,
-	                                 0xffffffff, INT64_MAX, 1ull << 63, UINT64_MAX, 0x0f, 0x10};
+	static const unsigned ops_tested[] = {INSN_ADD, INSN_OR,  INSN_ADC, INSN_SBB,  INSN_AND,
+	                                      INSN_SUB, INSN_XOR, INSN_CMP, INSN_TEST, INSN_INC,
+	                                      INSN_DEC, INSN_NOT, INSN_NEG};
+	static const uint64_t edges[] = {0,          1,          2,         0x7f,       0x80,
+	                                 0xff,       0x7fff,     0x8000,    0xffff,     0x7fffffff,
+	                                 0x80000000, 0xffffffff, INT64_MAX, 1ull << 63, UINT64_MAX,
+	                                 0x0f,       0x10};
 
 	for (unsigned o = 0; o < ARRAY_LEN(ops_tested); o++) {
 		unsigned op = ops_tested[o];
@@ -602,25 +637,28 @@ static void arithmetic_as_the_processor_does(void)
 		uint64_t mask = ALU_FLAGS & ~(logic ? ALU_AF : 0); /* undefined there */
 
 		for (unsigned n = 0; n < ARRAY_LEN(edges) * ARRAY_LEN(edges) * 8; n++) {
-			uint64_t d = edges[n / 8 % ARRAY_LEN(edges)], s = edges[n / 8 / ARRAY_LEN(edges)];
+			uint64_t d = edges[n / 8 % ARRAY_LEN(edges)],
+			         s = edges[n / 8 / ARRAY_LEN(edges)];
 			unsigned width = 1u << (n & 3);
-			uint64_t before = n & 4 ? 0x202 | ALU_FLAGS : 0x202, ours = before, theirs = before;
+			uint64_t before = n & 4 ? 0x202 | ALU_FLAGS : 0x202, ours = before,
+			         theirs = before;
 			uint64_t expect = native(op, d, s, width, &theirs);
-			uint64_t result = op >= INSN_INC && op <= INSN_NEG ? alu_unary(op, d, width, &ours)
-			                                                   : alu_binary(op, d, s, width, &ours);
+			uint64_t result = op >= INSN_INC && op <= INSN_NEG
+			                          ? alu_unary(op, d, width, &ours)
+			                          : alu_binary(op, d, s, width, &ours);
 
 			if (op != INSN_CMP && op != INSN_TEST)
 				CHECK_EQ(result, expect);
 			CHECK_EQ(ours & mask, theirs & mask);
 			if (test_case_failed) {
-				printf("  op %u, %#llx, %#llx, width %u\n", op, (unsigned long long)d,
-				       (unsigned long long)s, width);
+				printf("  op %u, %#llx, %#llx, width %u\n", op,
+				       (unsigned long long)d, (unsigned long long)s, width);
 				return;
 			}
 		}
 	}
 }
 
-TESTS(T(stores_and_loads), T(reads_changes_writes), T(apics), T(nobody_there), T(splits), T(strings),
-      T(faults_belong_to_the_guest), T(real_mode), T(port_in_and_out), T(port_strings),
+TESTS(T(stores_and_loads), T(reads_changes_writes), T(apics), T(nobody_there), T(splits),
+      T(strings), T(faults_belong_to_the_guest), T(real_mode), T(port_in_and_out), T(port_strings),
       T(arithmetic_as_the_processor_does))

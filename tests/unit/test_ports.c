@@ -78,7 +78,8 @@ static void uart_is_there(void)
 
 static void the_rest_is_empty(void)
 {
-	static const uint16_t absent[] = {0x20, 0x21, 0xa0, 0xa1, 0x40, 0x43, 0x70, 0x71, 0x80, 0xf4, 0x1f0, 0x5658};
+	static const uint16_t absent[] = {0x20, 0x21, 0xa0, 0xa1, 0x40,  0x43,
+	                                  0x70, 0x71, 0x80, 0xf4, 0x1f0, 0x5658};
 	bool refresh;
 
 	setup();
@@ -118,4 +119,5 @@ static void every_port(void)
 	CHECK_EQ(atomic_load(&vm.device_lock.held), 0);
 }
 
-TESTS(T(resets), T(powers_off), T(uart_is_there), T(the_rest_is_empty), T(pci_is_there), T(every_port))
+TESTS(T(resets), T(powers_off), T(uart_is_there), T(the_rest_is_empty), T(pci_is_there),
+      T(every_port))

@@ -23,7 +23,8 @@ static void config_reading(struct vpci_dev *d, unsigned offset, unsigned width)
 		d->config[0x80] = 0x5a;
 }
 
-static const struct vpci_dev_ops ops = {.config_written = config_written, .config_reading = config_reading};
+static const struct vpci_dev_ops ops = {.config_written = config_written,
+                                        .config_reading = config_reading};
 
 static void setup(void)
 {
@@ -119,7 +120,8 @@ static void every_width_and_offset(void)
 			CHECK_EQ(written_width, width);
 			for (unsigned i = 0; i < width; i++)
 				CHECK_EQ(dev[0].config[reg + i],
-				         (((reg + i) ^ 0x33) & 0xf0) | (0x5a6b7c8d >> (8 * i) & 0x0f));
+				         (((reg + i) ^ 0x33) & 0xf0) |
+				                 (0x5a6b7c8d >> (8 * i) & 0x0f));
 			for (unsigned i = 0; i < width; i++)
 				dev[0].config[reg + i] = (uint8_t)((reg + i) ^ 0x33);
 		}
@@ -273,7 +275,8 @@ static void random_accesses(void)
 		seed = seed * 1664525u + 1013904223u;
 		port = (uint16_t)(0xcf8 + (seed >> 20) % 8);
 		if (seed & 0x400)
-			vpci_io_write(&bus, port, width, port < 0xcfc ? 0x80000800 | (seed >> 8 & 0xfc) : seed);
+			vpci_io_write(&bus, port, width,
+			              port < 0xcfc ? 0x80000800 | (seed >> 8 & 0xfc) : seed);
 		else
 			vpci_io_read(&bus, port, width);
 		if (vpci_find(&bus, VPCI_MMIO_BASE_GPA + seed % VPCI_MMIO_LEN, &bar, &offset))
@@ -282,5 +285,6 @@ static void random_accesses(void)
 	CHECK_EQ(rd(0, 4), 0x10421af4);
 }
 
-TESTS(T(enumerates), T(address_register_takes_dwords_only), T(every_width_and_offset), T(read_only_stays),
-      T(sizes_and_moves_bars), T(capabilities_chain), T(fills_up), T(random_accesses))
+TESTS(T(enumerates), T(address_register_takes_dwords_only), T(every_width_and_offset),
+      T(read_only_stays), T(sizes_and_moves_bars), T(capabilities_chain), T(fills_up),
+      T(random_accesses))
