@@ -10,9 +10,10 @@ def hvm_smoke(machine):
         efi = os.path.join(BUILD, 'hvm-smoke.efi')
         if not os.path.exists(efi):
             raise Skip('build/hvm-smoke.efi is not built')
-        with open(os.path.join(ROOT, 'tests', 'system', 'hvm_smoke', 'quell.toml')) as f:
+        folder = os.path.join(ROOT, 'tests', 'system', 'hvm_smoke')
+        with open(os.path.join(folder, 'quell.toml')) as f:
             manifest = f.read()
-        r = t.boot(manifest, machine=machine, efi=efi, timeout=180)
+        r = t.boot(manifest, machine=machine, efi=efi, timeout=180, more=['--files', folder])
         r.expect_code(0)
         r.expect('quell: smoke: all ok')
         return f'{r.log.count(" ok") - 1} cases'
