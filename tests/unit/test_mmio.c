@@ -264,6 +264,7 @@ static void apics(void)
 	*gpr(HVM_RAX) = 0x30;
 	CHECK(RUN("\x89\x83\x80\x00\x00\x00", VLAPIC_BASE_GPA + 0x80)); /* task priority */
 	CHECK_EQ(vcpu.lapic.tpr, 0x30);
+	*gpr(HVM_RAX) = 0x50;
 	CHECK(RUN("\x88\x83\x80\x00\x00\x00", VLAPIC_BASE_GPA + 0x80)); /* a byte: vanishes */
 	CHECK_EQ(vcpu.lapic.tpr, 0x30);
 	CHECK(RUN("\x48\x8b\x43\x20",
@@ -540,15 +541,22 @@ static void port_strings(void)
 	CHECK_EQ(pio_emulate(&vcpu), MMIO_DONE);
 	CHECK_EQ(vm.uart.scr, 0x5a);
 	/* A port is not read when the guest has a page fault to take first. */
+	CHECK(vuart_input(&vm.uart, 'x'));
+	memcpy(ram + CODE, "\xf3\x6c", 2); /* rep insb */
 	vcpu.hv.rip = CODE;
+	*gpr(HVM_RDX) = VUART_PORT;
 	*gpr(HVM_RDI) = 0x7000000000;
 	*gpr(HVM_RCX) = 1;
-	pio_set(0xcfc, 4, true);
+	pio_set(VUART_PORT, 1, true);
 	vcpu.hv.exit.u.pio.string = true;
 	CHECK_EQ(pio_emulate(&vcpu), MMIO_FAULT);
 	CHECK_EQ(vector, 14);
 	CHECK_EQ(error_code, 2);
+	CHECK_EQ(state.cr2, 0x7000000000);
 	CHECK_EQ(*gpr(HVM_RCX), 1);
+	*gpr(HVM_RDI) = 0x2000;
+	CHECK_EQ(pio_emulate(&vcpu), MMIO_DONE);
+	CHECK_EQ(ram[0x2000], 'x');
 }
 
 /* --- arithmetic, against the processor this test runs on ---------------------------------- */
