@@ -710,7 +710,7 @@ static void test_without_event_idx(void)
 	teardown();
 }
 
-/* --- flush for drivers that cannot (5.2.6.2) --------------------------------------------------- */
+/* --- flush for drivers that cannot (5.2.6.2) -------------------------------------------------- */
 
 static void test_write_through(void)
 {
@@ -771,7 +771,7 @@ static void test_write_through_full(void)
 
 /* --- reset ------------------------------------------------------------------------------------ */
 
-/* In flight, held and unpublished at a reset: guest memory is left alone, and all can be done again. */
+/* In flight and held at a reset: guest memory is left alone, and all can be done again. */
 static void test_reset_in_flight(void)
 {
 	struct vblk_queue *q;
