@@ -69,7 +69,7 @@ static void full_machine(void)
 	CHECK_EQ(c.word[VMX_PROC2], BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(12) | BIT(20));
 	CHECK_EQ(c.word[VMX_EXIT], DEFAULT1_EXIT | BIT(9) | BIT(18) | BIT(19) | BIT(20) | BIT(21));
 	CHECK_EQ(c.word[VMX_ENTRY], DEFAULT1_ENTRY | BIT(14) | BIT(15));
-	CHECK_EQ(c.features, BIT(20) - 1);
+	CHECK_EQ(c.features, BIT(19) - 1);
 	CHECK_EQ(c.revision, 0x1234);
 	CHECK_EQ(c.timer_shift, 5);
 	CHECK_EQ(c.eptp_flags, 6 | 3 << 3 | 1 << 6);
@@ -86,6 +86,8 @@ static const struct {
 } mandatory[] = {
 	{VMX_PIN, 0, "external-interrupt exiting"},
 	{VMX_PIN, 3, "NMI exiting"},
+	{VMX_PIN, 5, "virtual NMIs"},
+	{VMX_PROC, 22, "NMI-window exiting"},
 	{VMX_PROC, 2, "interrupt-window exiting"},
 	{VMX_PROC, 3, "TSC offsetting"},
 	{VMX_PROC, 7, "HLT exiting"},
@@ -148,8 +150,6 @@ static const struct {
 	const char *word;
 	uint32_t feature;
 } optional[] = {
-	{VMX_PIN, 5, "virtual-nmi", VMX_F_VIRTUAL_NMI},
-	{VMX_PROC, 22, "virtual-nmi", VMX_F_VIRTUAL_NMI},
 	{VMX_PIN, 6, "preemption-timer", VMX_F_PREEMPT_TIMER},
 	{VMX_PROC, 10, "mwait-exit", VMX_F_MWAIT},
 	{VMX_PROC, 11, "rdpmc-exit", VMX_F_RDPMC},

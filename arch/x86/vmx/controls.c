@@ -41,6 +41,8 @@ struct control {
 static const struct control table[] = {
 	{VMX_PIN, PIN_EXT_INTR, "external-interrupt exiting", NULL, 0},
 	{VMX_PIN, PIN_NMI, "NMI exiting", NULL, 0},
+	{VMX_PIN, PIN_VIRTUAL_NMI, "virtual NMIs", NULL, 0},
+	{VMX_PROC, PROC_NMI_WINDOW, "NMI-window exiting", NULL, 0},
 	{VMX_PROC, PROC_INTR_WINDOW, "interrupt-window exiting", NULL, 0},
 	{VMX_PROC, PROC_TSC_OFFSET, "use TSC offsetting", NULL, 0},
 	{VMX_PROC, PROC_HLT, "HLT exiting", NULL, 0},
@@ -58,8 +60,6 @@ static const struct control table[] = {
 	{VMX_ENTRY, ENTRY_IA32E, "IA-32e mode guest", NULL, 0},
 	{VMX_ENTRY, ENTRY_LOAD_EFER, "load IA32_EFER", NULL, 0},
 
-	{VMX_PIN, PIN_VIRTUAL_NMI, "virtual NMIs", "virtual-nmi", VMX_F_VIRTUAL_NMI},
-	{VMX_PROC, PROC_NMI_WINDOW, "NMI-window exiting", "virtual-nmi", VMX_F_VIRTUAL_NMI},
 	{VMX_PIN, PIN_PREEMPT_TIMER, "VMX-preemption timer", "preemption-timer", VMX_F_PREEMPT_TIMER},
 	{VMX_PROC, PROC_IO, "unconditional I/O exiting", "io-exiting", VMX_F_IO_UNCOND},
 	{VMX_PROC, PROC_MWAIT, "MWAIT exiting", "mwait-exit", VMX_F_MWAIT},

@@ -80,21 +80,20 @@ enum vmx_word { VMX_PIN, VMX_PROC, VMX_PROC2, VMX_EXIT, VMX_ENTRY, VMX_WORD_COUN
 #define VMX_F_EPT_2M        BIT(2)  /* "ept-2m" */
 #define VMX_F_EPT_AD        BIT(3)  /* "ept-ad" */
 #define VMX_F_PREEMPT_TIMER BIT(4)  /* "preemption-timer"; else the local APIC's timer */
-#define VMX_F_VIRTUAL_NMI   BIT(5)  /* "virtual-nmi" */
-#define VMX_F_PAT           BIT(6)  /* "pat": else the guest's PAT is a register of ours */
-#define VMX_F_RDTSCP        BIT(7)  /* "rdtscp" */
-#define VMX_F_INVPCID       BIT(8)  /* "invpcid" */
-#define VMX_F_XSAVES        BIT(9)  /* "xsaves" */
-#define VMX_F_WBINVD        BIT(10) /* "wbinvd-exit" */
-#define VMX_F_MMIO_MISCONF  BIT(11) /* "mmio-misconfig"; else MMIO pages are not present */
-#define VMX_F_INVEPT_SINGLE BIT(12) /* "invept-types": else all-context */
-#define VMX_F_INVVPID_SINGLE BIT(13) /* "invvpid-types": else all-context */
-#define VMX_F_IO_UNCOND     BIT(14) /* "io-exiting": else I/O bitmaps full of ones */
-#define VMX_F_MWAIT         BIT(15) /* "mwait-exit" */
-#define VMX_F_MONITOR       BIT(16) /* "monitor-exit" */
-#define VMX_F_RDPMC         BIT(17) /* "rdpmc-exit" */
-#define VMX_F_CR3_FREE      BIT(18) /* "true-controls": MOV CR3 need not exit */
-#define VMX_F_STRING_INFO   BIT(19) /* "string-info": instruction information for INS and OUTS */
+#define VMX_F_PAT           BIT(5)  /* "pat": else the guest's PAT is a register of ours */
+#define VMX_F_RDTSCP        BIT(6)  /* "rdtscp" */
+#define VMX_F_INVPCID       BIT(7)  /* "invpcid" */
+#define VMX_F_XSAVES        BIT(8)  /* "xsaves" */
+#define VMX_F_WBINVD        BIT(9) /* "wbinvd-exit" */
+#define VMX_F_MMIO_MISCONF  BIT(10) /* "mmio-misconfig"; else MMIO pages are not present */
+#define VMX_F_INVEPT_SINGLE BIT(11) /* "invept-types": else all-context */
+#define VMX_F_INVVPID_SINGLE BIT(12) /* "invvpid-types": else all-context */
+#define VMX_F_IO_UNCOND     BIT(13) /* "io-exiting": else I/O bitmaps full of ones */
+#define VMX_F_MWAIT         BIT(14) /* "mwait-exit" */
+#define VMX_F_MONITOR       BIT(15) /* "monitor-exit" */
+#define VMX_F_RDPMC         BIT(16) /* "rdpmc-exit" */
+#define VMX_F_CR3_FREE      BIT(17) /* "true-controls": MOV CR3 need not exit */
+#define VMX_F_STRING_INFO   BIT(18) /* "string-info": instruction information for INS and OUTS */
 
 /* The capability MSRs; a word that the processor does not have reads 0. Filled by vmx_caps_read. */
 struct vmx_caps {

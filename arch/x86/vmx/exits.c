@@ -45,8 +45,6 @@ static void debug_exception(struct hvm_vcpu *vcpu, struct vmx_vcpu *v, uint32_t 
 /* IRET unblocked NMIs, then faulted: it will run again. SDM 3C 28.2.3. */
 static void nmi_block(struct vmx_vcpu *v)
 {
-	if (!vmx_has(VMX_F_VIRTUAL_NMI))
-		return;
 	v->interruptibility |= BLOCK_NMI;
 	vmcs_write(VMCS_INTERRUPTIBILITY, v->interruptibility);
 }

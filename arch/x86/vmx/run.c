@@ -109,7 +109,7 @@ static bool events_prepare(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 			vmcs_write(VMCS_ENTRY_EVENT, 2 | EVENT_NMI << 8 | EVENT_VALID);
 			v->nmi_pending = false;
 			busy = true;
-		} else if (vmx_has(VMX_F_VIRTUAL_NMI)) {
+		} else {
 			proc |= PROC_NMI_WINDOW;
 		}
 	}

@@ -217,6 +217,74 @@ BLOB cr4_pge, 64
 	hlt
 END
 
+; Real mode, protected, PAE paging, long mode, and back to protected; a halt in each.
+%define AT(label) (CODE + (label - guest_modes))
+BLOB modes, 16
+	o32 lgdt [AT(.gdtr)]
+	mov eax, 0x11           ; from CD and NW as reset leaves them
+	mov cr0, eax
+	jmp dword 0x18:AT(.protected)
+bits 32
+.protected:
+	mov eax, 0x10
+	mov ds, eax
+	mov ss, eax
+	mov ebx, cr0
+	hlt
+	mov eax, 0x9000
+	mov cr3, eax
+	mov eax, cr4
+	or eax, 0x20
+	mov cr4, eax
+	mov eax, cr0
+	or eax, 0x80000000
+	mov cr0, eax
+	mov ebx, cr0
+	mov edx, [DATA + 0x80]
+	hlt
+	mov eax, cr0
+	and eax, 0x7fffffff
+	mov cr0, eax
+	mov eax, 0x2000
+	mov cr3, eax
+	mov ecx, 0xc0000080
+	mov eax, 0x100
+	xor edx, edx
+	wrmsr
+	mov eax, cr0
+	or eax, 0x80000000
+	mov cr0, eax
+	jmp 8:AT(.long)
+bits 64
+.long:
+	mov rbx, cr0
+	mov rsi, cr3
+	mov rdi, 0x123456789abcdef0
+	hlt
+	jmp far dword [rel .back]
+bits 32
+.compatible:
+	mov eax, cr0
+	and eax, 0x7fffffff
+	mov cr0, eax
+	mov ebx, cr0
+	hlt
+	mov eax, cr4
+	or eax, 0x2000          ; VMXE is not for guests: #GP, and no IDT that could take it
+	mov cr4, eax
+	hlt
+align 8
+.gdtr:
+	dw 31
+	dd AT(.gdt)
+align 8
+.gdt:
+	dq 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0x00cf9b000000ffff
+.back:
+	dd AT(.compatible)
+	dw 0x18
+END
+
 ; --- handlers, copied to HANDLERS; main.c knows the slots of 64 bytes -------------------------------
 %macro SLOT 1
 	times (%1) * 64 - ($ - guest_handlers) nop
