@@ -307,37 +307,29 @@ static int op_one_byte(struct cursor *c, struct insn *out, uint8_t byte)
 		take_modrm(c, out, c->op_bytes == 2 ? 2 : 4);
 		out->reg_bytes = c->op_bytes;
 		return 0;
-	case 0x6c:
-	case 0x6d:
+	case 0x6c ... 0x6d:
 		form_string(c, out, INSN_INS, MIN(width_bytes, 4u));
 		return 0;
-	case 0x6e:
-	case 0x6f:
+	case 0x6e ... 0x6f:
 		form_string(c, out, INSN_OUTS, MIN(width_bytes, 4u));
 		return 0;
 	case 0x82:
 		if (c->mode == INSN_MODE_64)
 			return -EINVAL;
 		/* fall through */
-	case 0x80:
-	case 0x81:
+	case 0x80 ... 0x81:
 	case 0x83:
 		take_modrm(c, out, width_bytes);
 		out->op = (uint8_t)group_of(c);
 		form_mem_imm(c, out, width_bytes, byte == 0x81 ? width_bytes : 1);
 		return 0;
-	case 0x84:
-	case 0x85:
+	case 0x84 ... 0x85:
 		form_mem_reg(c, out, INSN_TEST, width_bytes, true);
 		return 0;
-	case 0x86:
-	case 0x87:
+	case 0x86 ... 0x87:
 		form_mem_reg(c, out, INSN_XCHG, width_bytes, true);
 		return 0;
-	case 0x88:
-	case 0x89:
-	case 0x8a:
-	case 0x8b:
+	case 0x88 ... 0x8b:
 		form_mem_reg(c, out, INSN_MOV, width_bytes, !(byte & 2));
 		return 0;
 	case 0x90:
@@ -345,61 +337,43 @@ static int op_one_byte(struct cursor *c, struct insn *out, uint8_t byte)
 			return -EINVAL; /* XCHG R8, RAX */
 		out->op = out->rep ? INSN_PAUSE : INSN_NOP;
 		return 0;
-	case 0xa0:
-	case 0xa1:
-	case 0xa2:
-	case 0xa3:
+	case 0xa0 ... 0xa3:
 		form_moffs(c, out, width_bytes, byte & 2);
 		return 0;
-	case 0xa4:
-	case 0xa5:
+	case 0xa4 ... 0xa5:
 		form_string(c, out, INSN_MOVS, width_bytes);
 		return 0;
-	case 0xa6:
-	case 0xa7:
+	case 0xa6 ... 0xa7:
 		form_string(c, out, INSN_CMPS, width_bytes);
 		return 0;
-	case 0xa8:
-	case 0xa9:
+	case 0xa8 ... 0xa9:
 		form_acc_imm(c, out, INSN_TEST, width_bytes);
 		return 0;
-	case 0xaa:
-	case 0xab:
+	case 0xaa ... 0xab:
 		form_string(c, out, INSN_STOS, width_bytes);
 		return 0;
-	case 0xac:
-	case 0xad:
+	case 0xac ... 0xad:
 		form_string(c, out, INSN_LODS, width_bytes);
 		return 0;
-	case 0xae:
-	case 0xaf:
+	case 0xae ... 0xaf:
 		form_string(c, out, INSN_SCAS, width_bytes);
 		return 0;
-	case 0xc6:
-	case 0xc7:
+	case 0xc6 ... 0xc7:
 		take_modrm(c, out, width_bytes);
 		out->op = INSN_MOV;
 		form_mem_imm(c, out, width_bytes, width_bytes);
 		return group_of(c) ? -EINVAL : 0;
-	case 0xe4:
-	case 0xe5:
-	case 0xe6:
-	case 0xe7:
-	case 0xec:
-	case 0xed:
-	case 0xee:
-	case 0xef:
+	case 0xe4 ... 0xe7:
+	case 0xec ... 0xef:
 		form_port(c, out, byte);
 		return 0;
 	case 0xf4:
 		out->op = INSN_HLT;
 		return 0;
-	case 0xf6:
-	case 0xf7:
+	case 0xf6 ... 0xf7:
 		group3(c, out, width_bytes);
 		return 0;
-	case 0xfe:
-	case 0xff:
+	case 0xfe ... 0xff:
 		group45(c, out, width_bytes);
 		return 0;
 	}
@@ -420,15 +394,10 @@ static int op_0f01_reg(struct insn *out, uint8_t modrm)
 	case 0xd9: out->op = INSN_VMMCALL; return 0;
 	case 0xf9: out->op = INSN_RDTSCP; return 0;
 	case 0xc2: /* VMLAUNCH, VMRESUME, VMXOFF, VMFUNC */
-	case 0xc3:
-	case 0xc4:
+	case 0xc3 ... 0xc4:
 	case 0xd4:
 	case 0xd8: /* VMRUN, VMLOAD, VMSAVE, STGI, CLGI, SKINIT, INVLPGA */
-	case 0xda:
-	case 0xdb:
-	case 0xdc:
-	case 0xdd:
-	case 0xde:
+	case 0xda ... 0xde:
 	case 0xdf: out->op = INSN_VIRT; return 0;
 	}
 	switch ((modrm >> 3) & 7) {
@@ -522,10 +491,7 @@ static int op_two_bytes(struct cursor *c, struct insn *out)
 	case 0x06: out->op = INSN_CLTS; return 0;
 	case 0x08: out->op = INSN_INVD; return 0;
 	case 0x09: out->op = INSN_WBINVD; return 0;
-	case 0x20:
-	case 0x21:
-	case 0x22:
-	case 0x23: return op_mov_cr(c, out, byte);
+	case 0x20 ... 0x23: return op_mov_cr(c, out, byte);
 	case 0x30: out->op = INSN_WRMSR; return 0;
 	case 0x31: out->op = INSN_RDTSC; return 0;
 	case 0x32: out->op = INSN_RDMSR; return 0;
@@ -542,10 +508,8 @@ static int op_two_bytes(struct cursor *c, struct insn *out)
 	case 0xaa: out->op = INSN_RSM; return 0;
 	case 0xb0:
 	case 0xb1: form_mem_reg(c, out, INSN_CMPXCHG, width_bytes, true); return 0;
-	case 0xb6:
-	case 0xb7:
-	case 0xbe:
-	case 0xbf:
+	case 0xb6 ... 0xb7:
+	case 0xbe ... 0xbf:
 		out->op = byte < 0xb8 ? INSN_MOVZX : INSN_MOVSX;
 		take_modrm(c, out, byte & 1 ? 2 : 1);
 		out->reg_bytes = c->op_bytes;
