@@ -8,8 +8,10 @@
 #include "tests/fake/virtio_guest.h"
 #include "virtio/blk.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SECTORS 4096u
 #define PIECE   (8 * MIB)
@@ -930,6 +932,104 @@ static void test_create_checks(void)
 	teardown();
 }
 
+/* --- driver and I/O core on two threads ------------------------------------------------------- */
+
+#define THREAD_REQUESTS 8000u
+
+static atomic_uint thread_signals;
+
+static bool on_thread_signal(struct vblk_transport *t, unsigned queue)
+{
+	(void)t;
+	(void)queue;
+	atomic_fetch_add(&thread_signals, 1);
+	return true;
+}
+
+static struct vblk_transport thread_transport = {on_thread_signal, on_needs_reset};
+
+/* Sleeps until woken; with a deadline it is over at once. */
+static void thread_wait(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	while (deadline_tsc == UINT64_MAX && !atomic_load(wake))
+		sched_yield();
+}
+
+static void *thread_main(void *arg)
+{
+	(void)arg;
+	ioloop_run(&loop);
+	return NULL;
+}
+
+/* Waits for an interrupt after seen of them. False: none within seconds. */
+static bool signal_wait(unsigned seen)
+{
+	time_t give_up = time(NULL) + 20;
+
+	while (atomic_load(&thread_signals) == seen) {
+		if (time(NULL) > give_up)
+			return false;
+		sched_yield();
+	}
+	return true;
+}
+
+/* Takes what is done; if nothing, asks for an interrupt, looks again, and waits for it. */
+static unsigned thread_used_take(bool *lost)
+{
+	unsigned seen = atomic_load(&thread_signals), count = used_take();
+
+	if (count)
+		return count;
+	vguest_irq_on(&drv);
+	count = used_take();
+	if (!count && !signal_wait(seen))
+		*lost = true;
+	return count;
+}
+
+/* No kick and no interrupt gets lost, whatever the policy; sleeps and polls alternate. */
+static void threads(uint64_t poll_ns, uint64_t features)
+{
+	unsigned published = 0, taken = 0, burst = 1;
+	bool lost = false;
+	pthread_t thread;
+
+	prepare(512);
+	create(poll_ns, 64, SECTORS - 64);
+	blk->transport = &thread_transport;
+	attach(features);
+	fake_wait = thread_wait;
+	if (pthread_create(&thread, NULL, thread_main, NULL))
+		abort();
+	while (taken < THREAD_REQUESTS && !lost) {
+		burst = burst * 5 % 13;
+		reads_publish(burst);
+		published += burst;
+		if (vguest_kick_needed(&drv))
+			ioloop_kick(&blk->queue[0].ioq);
+		while (taken < published && !lost)
+			taken += thread_used_take(&lost);
+	}
+	CHECK(!lost);
+	CHECK_EQ(taken, published);
+	ioloop_stop(&loop);
+	pthread_join(thread, NULL);
+	CHECK_EQ(blk->queue[0].ioq.counts.requests, published);
+	CHECK_EQ(resets, 0);
+	teardown();
+}
+
+static void test_threads(void)
+{
+	threads(0, ALL_FEATURES);
+	threads(0, ALL_FEATURES & ~VIRTIO_F_EVENT_IDX);
+	threads(100, ALL_FEATURES);
+	threads(100, ALL_FEATURES & ~VIRTIO_F_EVENT_IDX);
+	threads(IOQ_POLL_AUTO, ALL_FEATURES);
+}
+
 TESTS(T(test_read_write), T(test_indirect_read), T(test_get_id), T(test_flush),
       T(test_header_in_bytes), T(test_glued), T(test_odd_pieces), T(test_segment_across_break),
       T(test_capacity_edge), T(test_lengths), T(test_4k_blocks), T(test_read_only),
@@ -937,4 +1037,5 @@ TESTS(T(test_read_write), T(test_indirect_read), T(test_get_id), T(test_flush),
       T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
       T(test_unpolled), T(test_without_event_idx), T(test_write_through),
       T(test_write_through_full), T(test_reset_in_flight), T(test_reset_unflushed),
-      T(test_attach_bad_ring), T(test_broken_ring), T(test_config), T(test_create_checks))
+      T(test_attach_bad_ring), T(test_broken_ring), T(test_config), T(test_create_checks),
+      T(test_threads))
