@@ -304,6 +304,8 @@ static uint16_t identify(struct nvme_model *m, const struct nvme_sqe *sqe)
 			return NVME_SC_INVALID_FIELD;
 		for (uint32_t last = sqe->nsid, next; (next = ns_after(m, last)); last = next)
 			page.list[n++] = next;
+		for (; m->stuck_list && n < ARRAY_LEN(page.list); n++)
+			page.list[n] = page.list[0];
 		break;
 	case NVME_CNS_NAMESPACE:
 		if (ns && ns->identify_fails)

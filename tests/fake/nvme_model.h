@@ -58,6 +58,7 @@ struct nvme_model {
 	uint8_t vwc, sqes, cqes;
 	uint32_t ready_delay_us, stop_delay_us;
 	bool never_ready, never_stops, cfs_on_enable, no_msix, no_bar, no_active_list, no_css, never_shuts;
+	bool stuck_list; /* the active list repeats its first id for ever */
 	bool fails_set_features;
 	uint16_t queues_granted; /* 0-based, what set features answers */
 	uint32_t cc, csts;       /* state that the firmware left */

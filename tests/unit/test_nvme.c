@@ -207,6 +207,11 @@ static void test_no_active_list(void)
 	model.vs = 0x00010000;
 	CHECK(start(9, 64) != NULL);
 	end();
+	begin();
+	model.stuck_list = true;
+	CHECK(start(9, 64) != NULL);
+	CHECK(!strstr(strstr(fake_log, "nvme0n1: ") + 1, "nvme0n1: ")); /* once */
+	end();
 }
 
 /* What each CAP.TO allows, and how long is really waited. */
@@ -595,6 +600,7 @@ static void test_zero_copy(void)
 	static uint8_t mem[64 * 4096] __attribute__((aligned(4096)));
 	struct bio_dev *dev;
 	struct tracked *t;
+	uint64_t copied = 0;
 
 	begin();
 	dev = start(12, 64);
@@ -611,6 +617,17 @@ static void test_zero_copy(void)
 	t->bio.seg_count = 2;
 	CHECK_EQ(run(dev, t), BIO_OK);
 	CHECK_EQ(dev->commands, 4);
+	CHECK_EQ(ns_of(dev)->pair->bounced, 1);
+	for (unsigned i = 0; i < 255; i++)
+		copied += ns_of(dev)->pair->cmd[i].bounce_bytes;
+	CHECK_EQ(copied, 4096);
+	/* Pieces that touch are one. */
+	t = rw(0, BIO_WRITE, 0, mem, 4 * 4096);
+	t->segs[0] = (struct bio_seg){(uintptr_t)mem + 512, 5000};
+	t->segs[1] = (struct bio_seg){(uintptr_t)mem + 5512, 11384};
+	t->bio.seg_count = 2;
+	CHECK_EQ(run(dev, t), BIO_OK);
+	CHECK_EQ(dev->commands, 5);
 	CHECK_EQ(ns_of(dev)->pair->bounced, 1);
 	end();
 }
@@ -904,6 +921,8 @@ static void test_stopped_machine(void)
 	wait_seconds(dev, 2);
 	fake_tsc += 3600ull * 1000000000;
 	wait_seconds(dev, 2);
+	for (unsigned i = 0; i < 40 * NVME_CHECK_POLLS; i++)
+		bio_poll(dev, 64);
 	CHECK_EQ(done_total, 0);
 	model.hold = false;
 	settle(dev, 10);
