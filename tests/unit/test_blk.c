@@ -444,6 +444,29 @@ static void test_discard(void)
 	teardown();
 }
 
+/* The limits of the configuration space, on a disk that is larger than they are. */
+static void test_range_limits(void)
+{
+	const uint32_t sectors = 2 * VBLK_DISCARD_SECTORS_MAX;
+
+	prepare(512);
+	bio_fake_free(&disk);
+	bio_fake_init(&disk, sectors, 512);
+	create(IOQ_POLL_ALWAYS, 0, sectors);
+	attach(ALL_FEATURES);
+	CHECK_EQ(blk->config.max_discard_sectors, VBLK_DISCARD_SECTORS_MAX);
+	CHECK_EQ(blk->config.max_write_zeroes_sectors, VBLK_ZEROES_SECTORS_MAX);
+	CHECK_EQ(range_request(VIRTIO_BLK_T_DISCARD, 1, VBLK_DISCARD_SECTORS_MAX + 1, 0),
+	         VIRTIO_BLK_S_IOERR);
+	CHECK_EQ(range_request(VIRTIO_BLK_T_WRITE_ZEROES, 1, VBLK_ZEROES_SECTORS_MAX + 1, 0),
+	         VIRTIO_BLK_S_IOERR);
+	CHECK_EQ(disk.log_count, 0);
+	CHECK_EQ(range_request(VIRTIO_BLK_T_WRITE_ZEROES, 1, VBLK_ZEROES_SECTORS_MAX, 0),
+	         VIRTIO_BLK_S_OK);
+	CHECK_EQ(bio_fake_last(&disk)->sector_count, VBLK_ZEROES_SECTORS_MAX);
+	teardown();
+}
+
 /* A device that cannot: not offered, limits of zero, and not supported when asked anyway. */
 static void test_no_discard(void)
 {
@@ -607,29 +630,30 @@ static void test_batch(void)
 }
 
 /* The device has room for three: each request is done once, and in whatever number of passes. */
-static void device_full(uint64_t poll_ns)
+static void device_full(uint64_t poll_ns, unsigned count)
 {
 	prepare(512);
 	create(poll_ns, 64, SECTORS - 64);
 	attach(ALL_FEATURES);
 	disk.room = 3;
-	reads_publish(50);
+	reads_publish(count);
 	if (vguest_kick_needed(&drv))
 		ioloop_kick(&blk->queue[0].ioq);
-	for (unsigned i = 0; i < 100 && vguest_used_idx(&drv) != 50; i++)
+	for (unsigned i = 0; i < 100 && vguest_used_idx(&drv) != count; i++)
 		passes(1);
-	CHECK_EQ(used_take(), 50);
-	reads_check(50);
-	CHECK_EQ(disk.log_count, 50);
+	CHECK_EQ(used_take(), count);
+	reads_check(count);
+	CHECK_EQ(disk.log_count, count);
 	CHECK_EQ(atomic_load(&blk->queue[0].ioq.kicks), poll_ns == IOQ_POLL_ALWAYS ? 0 : 1);
 	teardown();
 }
 
 static void test_device_full(void)
 {
-	device_full(IOQ_POLL_ALWAYS);
-	device_full(IOQ_POLL_AUTO);
-	device_full(0); /* never polled: the held request must not be forgotten */
+	device_full(IOQ_POLL_ALWAYS, 50);
+	device_full(IOQ_POLL_AUTO, 50);
+	device_full(0, 50);
+	device_full(0, 4); /* never polled, and nothing but the held one left */
 }
 
 /* The same head again and again: more in flight than the ring has entries cannot be. */
@@ -1033,7 +1057,8 @@ static void test_threads(void)
 TESTS(T(test_read_write), T(test_indirect_read), T(test_get_id), T(test_flush),
       T(test_header_in_bytes), T(test_glued), T(test_odd_pieces), T(test_segment_across_break),
       T(test_capacity_edge), T(test_lengths), T(test_4k_blocks), T(test_read_only),
-      T(test_discard), T(test_no_discard), T(test_bad_frames), T(test_bad_chain_comes_back),
+      T(test_discard), T(test_range_limits), T(test_no_discard), T(test_bad_frames),
+      T(test_bad_chain_comes_back),
       T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
       T(test_unpolled), T(test_without_event_idx), T(test_write_through),
       T(test_write_through_full), T(test_reset_in_flight), T(test_reset_unflushed),
