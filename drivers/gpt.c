@@ -45,11 +45,11 @@ static int blocks_read(struct bio_dev *dev, struct gpt_scratch *s, uint64_t lba,
 
 	s->seg = (struct bio_seg){.hpa = plat_hpa(buf), .len_bytes = len_bytes};
 	s->bio = (struct bio){
-		.op = BIO_READ,
-		.seg_count = 1,
-		.sector = lba * block_sectors,
-		.sector_count = len_bytes >> BIO_SECTOR_SHIFT,
-		.segs = &s->seg,
+	        .op = BIO_READ,
+	        .seg_count = 1,
+	        .sector = lba * block_sectors,
+	        .sector_count = len_bytes >> BIO_SECTOR_SHIFT,
+	        .segs = &s->seg,
 	};
 	return bio_run_sync(dev, &s->bio, READ_TIMEOUT_US);
 }
@@ -174,8 +174,8 @@ static int part_add(const struct bio_dev *dev, const struct gpt_header *h,
 	label_convert(part->label, e->label);
 	for (uint32_t i = 0; i < out->part_count; i++) {
 		if (overlaps(part, &out->part[i])) {
-			fmt_snprintf(err, err_len, "partitions %u and %u overlap", out->part[i].number,
-			             number);
+			fmt_snprintf(err, err_len, "partitions %u and %u overlap",
+			             out->part[i].number, number);
 			return -EINVAL;
 		}
 	}
@@ -202,7 +202,8 @@ int gpt_read(struct bio_dev *dev, struct gpt_scratch *scratch, struct gpt *out, 
 		if (rc == -ENOENT && backup_rc == -ENOENT)
 			fmt_snprintf(err, err_len, "no GPT");
 		else
-			fmt_snprintf(err, err_len, "%s; at the end of the disk: %s", why, backup_why);
+			fmt_snprintf(err, err_len, "%s; at the end of the disk: %s", why,
+			             backup_why);
 		return rc == -ENOENT ? backup_rc : rc;
 	}
 	if (rc && rc != -ENOENT)
@@ -238,7 +239,8 @@ static int hex_digit(char c)
 /* The first three groups are stored little-endian, the last two as written (UEFI appendix A). */
 int gpt_guid_parse(const char *text, uint8_t guid[GPT_GUID_BYTES])
 {
-	static const uint8_t place[GPT_GUID_BYTES] = {3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15};
+	static const uint8_t place[GPT_GUID_BYTES] = {3, 2, 1,  0,  5,  4,  7,  6,
+	                                              8, 9, 10, 11, 12, 13, 14, 15};
 
 	for (unsigned i = 0; i < GPT_GUID_BYTES; i++) {
 		int high, low;

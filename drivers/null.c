@@ -59,10 +59,10 @@ static bool null_irq_set(struct bio_dev *dev, bool on)
 }
 
 static const struct bio_ops null_ops = {
-	.submit = null_submit,
-	.commit = null_commit,
-	.poll = null_poll,
-	.irq_set = null_irq_set,
+        .submit = null_submit,
+        .commit = null_commit,
+        .poll = null_poll,
+        .irq_set = null_irq_set,
 };
 
 struct bio_dev *null_create(uint64_t len_bytes)
@@ -77,14 +77,14 @@ struct bio_dev *null_create(uint64_t len_bytes)
 		return NULL;
 	fmt_snprintf(n->name, sizeof(n->name), "null%u", count++);
 	n->dev = (struct bio_dev){
-		.ops = &null_ops,
-		.name = n->name,
-		.sector_count = len_bytes >> BIO_SECTOR_SHIFT,
-		.block_bytes = BIO_SECTOR_BYTES,
-		.physical_block_bytes = PAGE_SIZE,
-		.max_transfer_bytes = MIB,
-		.has_discard = true,
-		.has_write_zeroes = true,
+	        .ops = &null_ops,
+	        .name = n->name,
+	        .sector_count = len_bytes >> BIO_SECTOR_SHIFT,
+	        .block_bytes = BIO_SECTOR_BYTES,
+	        .physical_block_bytes = PAGE_SIZE,
+	        .max_transfer_bytes = MIB,
+	        .has_discard = true,
+	        .has_write_zeroes = true,
 	};
 	return &n->dev;
 }

@@ -19,15 +19,15 @@
 #define STATUS_CAP_LIST      BIT(4)
 #define STATUS_ERRORS        0xf900u /* write one to clear */
 
-#define HEADER_TYPE       0x7f
-#define HEADER_MULTI      0x80
-#define HEADER_BRIDGE     0x01
-#define CLASS_PCI_BRIDGE  0x0604u /* base and sub class */
+#define HEADER_TYPE      0x7f
+#define HEADER_MULTI     0x80
+#define HEADER_BRIDGE    0x01
+#define CLASS_PCI_BRIDGE 0x0604u /* base and sub class */
 
-#define BAR_IO     BIT(0)
-#define BAR_TYPE   0x6u
-#define BAR_64     0x4u
-#define BAR_MASK   0xfu
+#define BAR_IO   BIT(0)
+#define BAR_TYPE 0x6u
+#define BAR_64   0x4u
+#define BAR_MASK 0xfu
 
 #define CAP_FIRST 0x40
 #define CAP_MAX   48 /* (256 - 64) / 4: more means a loop */
@@ -44,8 +44,9 @@
 static void select_reg(const struct pci_dev *pci, uint8_t offset)
 {
 	plat_io_write(PORT_ADDRESS, 4,
-	              (uint32_t)BIT(31) | (uint32_t)pci->bus << 16 | (uint32_t)(pci->slot & 31) << 11 |
-	                      (uint32_t)(pci->fn & 7) << 8 | (offset & 0xfcu));
+	              (uint32_t)BIT(31) | (uint32_t)pci->bus << 16 |
+	                      (uint32_t)(pci->slot & 31) << 11 | (uint32_t)(pci->fn & 7) << 8 |
+	                      (offset & 0xfcu));
 }
 
 uint32_t pci_read32(const struct pci_dev *pci, uint8_t offset)
@@ -126,7 +127,8 @@ static void visit_bus(struct finding *f, unsigned bus)
 		unsigned fn_count = 1;
 
 		for (unsigned fn = 0; fn < fn_count; fn++) {
-			struct pci_dev pci = {.bus = (uint8_t)bus, .slot = (uint8_t)slot, .fn = (uint8_t)fn};
+			struct pci_dev pci = {
+			        .bus = (uint8_t)bus, .slot = (uint8_t)slot, .fn = (uint8_t)fn};
 
 			if (!function_exists(&pci)) {
 				if (fn == 0)
@@ -227,9 +229,9 @@ int pci_msix_init(const struct pci_dev *pci, struct pci_msix *out)
 	if (!base_hpa)
 		return -ENODEV;
 	*out = (struct pci_msix){
-		.pci = *pci,
-		.cap = cap,
-		.vector_count = (control & MSIX_COUNT_MASK) + 1u,
+	        .pci = *pci,
+	        .cap = cap,
+	        .vector_count = (control & MSIX_COUNT_MASK) + 1u,
 	};
 	out->table = plat_mmio_map(base_hpa + (table & ~MSIX_BIR_MASK),
 	                           (uint64_t)out->vector_count * MSIX_ENTRY);
@@ -239,8 +241,7 @@ int pci_msix_init(const struct pci_dev *pci, struct pci_msix *out)
 	pci_write16(pci, cap + MSIX_CONTROL, control | MSIX_ENABLE | MSIX_MASK_ALL);
 	for (uint32_t i = 0; i < out->vector_count; i++)
 		pci_msix_mask(out, i, true);
-	pci_write16(pci, cap + MSIX_CONTROL,
-	            (control | MSIX_ENABLE) & (uint16_t)~MSIX_MASK_ALL);
+	pci_write16(pci, cap + MSIX_CONTROL, (control | MSIX_ENABLE) & (uint16_t)~MSIX_MASK_ALL);
 	return 0;
 }
 

@@ -19,7 +19,7 @@ struct pci_dev {
 
 struct pci_msix {
 	struct pci_dev pci;
-	uint8_t cap;              /* configuration offset of the capability */
+	uint8_t cap; /* configuration offset of the capability */
 	uint32_t vector_count;
 	volatile uint8_t *table;
 };

@@ -99,10 +99,10 @@ static bool ramdisk_irq_set(struct bio_dev *dev, bool on)
 }
 
 static const struct bio_ops ramdisk_ops = {
-	.submit = ramdisk_submit,
-	.commit = ramdisk_commit,
-	.poll = ramdisk_poll,
-	.irq_set = ramdisk_irq_set,
+        .submit = ramdisk_submit,
+        .commit = ramdisk_commit,
+        .poll = ramdisk_poll,
+        .irq_set = ramdisk_irq_set,
 };
 
 struct bio_dev *ramdisk_create(hpa_t base_hpa, uint64_t len_bytes)
@@ -118,17 +118,17 @@ struct bio_dev *ramdisk_create(hpa_t base_hpa, uint64_t len_bytes)
 	fmt_snprintf(r->name, sizeof(r->name), "ram%u", count++);
 	r->base = (uint8_t *)(uintptr_t)base_hpa;
 	r->dev = (struct bio_dev){
-		.ops = &ramdisk_ops,
-		.name = r->name,
-		.sector_count = len_bytes >> BIO_SECTOR_SHIFT,
-		.block_bytes = BIO_SECTOR_BYTES,
-		.physical_block_bytes = PAGE_SIZE,
-		.max_transfer_bytes = MIB,
-		.has_discard = true,
-		.has_write_zeroes = true,
+	        .ops = &ramdisk_ops,
+	        .name = r->name,
+	        .sector_count = len_bytes >> BIO_SECTOR_SHIFT,
+	        .block_bytes = BIO_SECTOR_BYTES,
+	        .physical_block_bytes = PAGE_SIZE,
+	        .max_transfer_bytes = MIB,
+	        .has_discard = true,
+	        .has_write_zeroes = true,
 	};
 	if (len_bytes % BIO_SECTOR_BYTES)
-		plat_log("%s: the file's last %u bytes are no whole sector and are left out", r->name,
-		         (unsigned)(len_bytes % BIO_SECTOR_BYTES));
+		plat_log("%s: the file's last %u bytes are no whole sector and are left out",
+		         r->name, (unsigned)(len_bytes % BIO_SECTOR_BYTES));
 	return &r->dev;
 }

@@ -184,8 +184,8 @@ static int by_name(const char *source, struct target *out, struct text *err)
 }
 
 /* By PARTUUID where guid is given, else by PARTLABEL: on every disk, and it must be unique. */
-static int by_search(const char *source, const uint8_t *guid, const char *label,
-                     struct target *out, struct text *err)
+static int by_search(const char *source, const uint8_t *guid, const char *label, struct target *out,
+                     struct text *err)
 {
 	unsigned listed = 0;
 
@@ -196,12 +196,13 @@ static int by_search(const char *source, const uint8_t *guid, const char *label,
 		for (uint32_t n = 0; gpt && n < gpt->part_count; n++) {
 			const struct gpt_part *part = &gpt->part[n];
 
-			if (guid ? memcmp(part->uuid, guid, GPT_GUID_BYTES) : strcmp(part->label, label))
+			if (guid ? memcmp(part->uuid, guid, GPT_GUID_BYTES)
+			         : strcmp(part->label, label))
 				continue;
 			if (out->part) {
 				text_add(err, "%s is ambiguous: %sp%u and %sp%u", source,
-				         out->disk->dev->name, out->part->number, disks[i].dev->name,
-				         part->number);
+				         out->disk->dev->name, out->part->number,
+				         disks[i].dev->name, part->number);
 				return -EINVAL;
 			}
 			*out = (struct target){.disk = &disks[i], .part = part};
@@ -267,7 +268,8 @@ static int by_size(const char *source, const char *size, struct target *out, str
 	uint64_t len_bytes;
 
 	if (!size_parse(size, &len_bytes) || len_bytes < BIO_SECTOR_BYTES) {
-		text_add(err, "%s: a size is a number of bytes from %u on, or one with K, M, G or T",
+		text_add(err,
+		         "%s: a size is a number of bytes from %u on, or one with K, M, G or T",
 		         source, BIO_SECTOR_BYTES);
 		return -EINVAL;
 	}
@@ -311,7 +313,8 @@ static int writer_add(const char *source, const struct target *t, const struct b
 		return -EROFS;
 	}
 	if (t->part && gpt_is_esp(t->part)) {
-		text_add(err, "%s is an EFI system partition; open it with readonly = true", source);
+		text_add(err, "%s is an EFI system partition; open it with readonly = true",
+		         source);
 		return -EROFS;
 	}
 	for (uint32_t i = 0; i < writer_count; i++) {
@@ -348,9 +351,9 @@ int source_open(const char *source, source_file_fn file, bool writable, struct b
 	if (rc)
 		return rc;
 	*out = (struct bio_extent){
-		.dev = t.disk->dev,
-		.first_sector = t.part ? t.part->first_sector : 0,
-		.sector_count = t.part ? t.part->sector_count : t.disk->dev->sector_count,
+	        .dev = t.disk->dev,
+	        .first_sector = t.part ? t.part->first_sector : 0,
+	        .sector_count = t.part ? t.part->sector_count : t.disk->dev->sector_count,
 	};
 	return writable ? writer_add(source, &t, out, &text) : 0;
 }

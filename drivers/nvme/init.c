@@ -77,7 +77,7 @@ int nvme_ctrl_disable(struct nvme_ctrl *c)
 	if (cc == UINT32_MAX)
 		return -ENODEV;
 	if (cc & NVME_CC_EN) {
-		/* One that is still on its way up has to arrive first (7.3.2); a fatal one never will. */
+		/* One still on its way up has to arrive first (7.3.2); a fatal one never will. */
 		ready_wait(c, true);
 		reg_write32(c, NVME_REG_CC, cc & ~(NVME_CC_EN | NVME_CC_SHN_MASK));
 	}
@@ -108,7 +108,9 @@ int nvme_ctrl_up(struct nvme_ctrl *c)
 	rc = ctrl_enable(c);
 	if (rc) {
 		plat_log("%s: does not get ready: %s", c->name,
-		         rc == -ENODEV ? "no answer" : rc == -EIO ? "fatal status" : "timeout");
+		         rc == -ENODEV ? "no answer"
+		         : rc == -EIO  ? "fatal status"
+		                       : "timeout");
 		return rc;
 	}
 	rc = nvme_queues_request(c, IO_PAIRS);
@@ -155,8 +157,8 @@ static int ctrl_map(struct nvme_ctrl *c)
 	}
 	units = NVME_CAP_TO(c->cap);
 	c->ready_timeout_us = READY_UNIT_US * MAX(units, 1u);
-	c->regs = plat_mmio_map(base_hpa, NVME_REG_DOORBELL +
-	                                  ((uint64_t)(IO_PAIRS + 1) * 8 << NVME_CAP_DSTRD(c->cap)));
+	c->regs = plat_mmio_map(base_hpa, NVME_REG_DOORBELL + ((uint64_t)(IO_PAIRS + 1) * 8
+	                                                       << NVME_CAP_DSTRD(c->cap)));
 	return c->regs ? 0 : -ENOMEM;
 }
 
@@ -264,16 +266,16 @@ static void ns_add(struct nvme_ctrl *c, const struct nvme_id_ctrl *id_ctrl, uint
 	ns->sector_shift = format->lba_shift - BIO_SECTOR_SHIFT;
 	fmt_snprintf(ns->name, sizeof(ns->name), "%sn%u", c->name, nsid);
 	ns->dev = (struct bio_dev){
-		.ops = &nvme_bio_ops,
-		.name = ns->name,
-		.sector_count = id->size_blocks << ns->sector_shift,
-		.block_bytes = 1u << ns->block_shift,
-		.physical_block_bytes = physical_bytes(id, ns->block_shift),
-		.max_transfer_bytes = c->max_bytes,
-		.read_only = id->attributes & NVME_NS_WRITE_PROTECTED,
-		.has_cache = id_ctrl->vwc & NVME_VWC_PRESENT,
-		.has_discard = id_ctrl->oncs & NVME_ONCS_DSM,
-		.has_write_zeroes = id_ctrl->oncs & NVME_ONCS_WRITE_ZEROES,
+	        .ops = &nvme_bio_ops,
+	        .name = ns->name,
+	        .sector_count = id->size_blocks << ns->sector_shift,
+	        .block_bytes = 1u << ns->block_shift,
+	        .physical_block_bytes = physical_bytes(id, ns->block_shift),
+	        .max_transfer_bytes = c->max_bytes,
+	        .read_only = id->attributes & NVME_NS_WRITE_PROTECTED,
+	        .has_cache = id_ctrl->vwc & NVME_VWC_PRESENT,
+	        .has_discard = id_ctrl->oncs & NVME_ONCS_DSM,
+	        .has_write_zeroes = id_ctrl->oncs & NVME_ONCS_WRITE_ZEROES,
 	};
 	if (source_dev_add(&ns->dev)) {
 		plat_log("%s: left out: too many disks", ns->name);
@@ -392,7 +394,8 @@ static void ctrl_shutdown(struct nvme_ctrl *c)
 	uint64_t deadline_tsc = plat_tsc() + plat_tsc_hz() / 1000000 * SHUTDOWN_US;
 	uint32_t csts;
 
-	reg_write32(c, NVME_REG_CC, (reg_read32(c, NVME_REG_CC) & ~NVME_CC_SHN_MASK) | NVME_CC_SHN_NORMAL);
+	reg_write32(c, NVME_REG_CC,
+	            (reg_read32(c, NVME_REG_CC) & ~NVME_CC_SHN_MASK) | NVME_CC_SHN_NORMAL);
 	do {
 		csts = nvme_csts_read(c);
 		if ((csts & NVME_CSTS_SHST_MASK) == NVME_CSTS_SHST_DONE || csts == NVME_CSTS_GONE)

@@ -25,9 +25,9 @@
 #include "drivers/nvme/nvme_abi.h"
 #include "drivers/pci.h"
 
-#define NVME_CTRL_MAX  8u
-#define NVME_NS_MAX    16u  /* namespaces of one controller */
-#define NVME_DEPTH_MAX 256u /* entries of an I/O queue; a command index fits 8 bits */
+#define NVME_CTRL_MAX    8u
+#define NVME_NS_MAX      16u  /* namespaces of one controller */
+#define NVME_DEPTH_MAX   256u /* entries of an I/O queue; a command index fits 8 bits */
 #define NVME_ADMIN_DEPTH 16u
 
 #define NVME_TRANSFER_MAX (4u * 1024u * 1024u) /* bytes of one command */
@@ -61,8 +61,8 @@ struct nvme_cursor {
 struct nvme_cmd {
 	struct bio *bio; /* NULL: free */
 	uint8_t generation;
-	uint8_t epoch;          /* tick it was issued in */
-	uint32_t bounce_bytes;  /* 0: the device reaches the data itself */
+	uint8_t epoch;         /* tick it was issued in */
+	uint32_t bounce_bytes; /* 0: the device reaches the data itself */
 	struct nvme_cursor bounce_at;
 };
 
@@ -73,7 +73,7 @@ struct nvme_pair {
 	uint8_t free[NVME_DEPTH_MAX];
 	struct bio_list finished; /* wait for poll to call done */
 	uint32_t finished_count;
-	uint32_t check_in;        /* polls until the next look at the clock */
+	uint32_t check_in; /* polls until the next look at the clock */
 	uint8_t epoch;
 	bool irq_on;
 
@@ -83,11 +83,11 @@ struct nvme_pair {
 	uint64_t lba, blocks_left;
 
 	struct nvme_ctrl *ctrl;
-	uint64_t *lists;          /* NVME_LIST_PAGES pages per command */
-	uint8_t *bounces;         /* NVME_BOUNCE_BYTES per command */
+	uint64_t *lists;  /* NVME_LIST_PAGES pages per command */
+	uint8_t *bounces; /* NVME_BOUNCE_BYTES per command */
 	uint16_t id;
 	uint64_t next_tick_tsc, tick_tsc;
-	uint64_t bounced;         /* commands that went through a copy */
+	uint64_t bounced; /* commands that went through a copy */
 	struct nvme_cmd cmd[NVME_DEPTH_MAX];
 };
 
@@ -96,8 +96,8 @@ struct nvme_ns {
 	struct nvme_pair *pair;
 	struct nvme_ctrl *ctrl;
 	uint32_t nsid;
-	uint8_t block_shift;        /* 9 or 12 */
-	uint8_t sector_shift;       /* block_shift - 9 */
+	uint8_t block_shift;  /* 9 or 12 */
+	uint8_t sector_shift; /* block_shift - 9 */
 	char name[16];
 };
 
@@ -105,11 +105,11 @@ struct nvme_ctrl {
 	struct pci_dev pci;
 	volatile uint8_t *regs;
 	uint64_t cap;
-	uint32_t max_bytes;         /* of one command: MDTS and ours */
+	uint32_t max_bytes; /* of one command: MDTS and ours */
 	uint32_t ns_count;
-	bool dead;                  /* bios complete with BIO_EGONE */
+	bool dead; /* bios complete with BIO_EGONE */
 	bool has_msix;
-	uint32_t log_left;          /* lines it may still write */
+	uint32_t log_left; /* lines it may still write */
 	uint64_t ready_timeout_us;
 	struct nvme_ring admin;
 	uint16_t admin_cid;
@@ -167,7 +167,8 @@ int nvme_ring_alloc(struct nvme_ring *r, uint32_t depth);
 int nvme_pair_alloc(struct nvme_pair *q, struct nvme_ctrl *c, uint16_t id, uint32_t depth);
 /* Both queues empty, CQ zeroed (4.6: no old phase may look new). */
 void nvme_ring_reset(struct nvme_ring *r);
-/* The device has been stopped: every outstanding bio finishes with status, all commands are free. */
+/* The device has been stopped: every outstanding bio finishes with status, all commands are free.
+ */
 void nvme_pair_abort(struct nvme_pair *q, enum bio_status status);
 extern const struct bio_ops nvme_bio_ops, nvme_bio_ops_irq;
 
@@ -181,10 +182,8 @@ uint64_t nvme_prp_span(const struct nvme_cursor *at, uint64_t limit_bytes, uint3
 void nvme_prp_build(const struct nvme_cursor *at, uint64_t len_bytes, uint64_t *list,
                     hpa_t list_hpa, struct nvme_sqe *sqe);
 /* Bytes to bounce where nvme_prp_span is 0; 0: the segments end too early. */
-uint32_t nvme_bounce_span(const struct nvme_cursor *at, uint64_t limit_bytes,
-                          uint32_t block_bytes);
-void nvme_bounce_copy(const struct nvme_cursor *at, void *bounce, uint32_t len_bytes,
-                      bool to_segs);
+uint32_t nvme_bounce_span(const struct nvme_cursor *at, uint64_t limit_bytes, uint32_t block_bytes);
+void nvme_bounce_copy(const struct nvme_cursor *at, void *bounce, uint32_t len_bytes, bool to_segs);
 void nvme_cursor_advance(struct nvme_cursor *at, uint64_t len_bytes);
 
 /* The next free SQE, zeroed by its user. */

@@ -17,9 +17,9 @@
 #define NVME_REG_DOORBELL 0x1000
 
 /* CAP (3.1.1). */
-#define NVME_CAP_MQES(cap)   ((uint32_t)(cap) & 0xffffu) /* entries, 0-based */
+#define NVME_CAP_MQES(cap)   ((uint32_t)(cap)&0xffffu)         /* entries, 0-based */
 #define NVME_CAP_TO(cap)     ((uint32_t)((cap) >> 24) & 0xffu) /* 500 ms units */
-#define NVME_CAP_DSTRD(cap)  ((uint32_t)((cap) >> 32) & 0xfu) /* 4 << n bytes */
+#define NVME_CAP_DSTRD(cap)  ((uint32_t)((cap) >> 32) & 0xfu)  /* 4 << n bytes */
 #define NVME_CAP_CSS_NVM     BIT(37)
 #define NVME_CAP_MPSMIN(cap) ((uint32_t)((cap) >> 48) & 0xfu) /* 4096 << n bytes */
 #define NVME_CAP_MPSMAX(cap) ((uint32_t)((cap) >> 52) & 0xfu)

@@ -79,11 +79,13 @@ void nvme_prp_build(const struct nvme_cursor *at, uint64_t len_bytes, uint64_t *
 	left_bytes -= end_hpa;
 	end_hpa += hpa;
 	sqe->prp1 = hpa;
-	entries_left = (uint32_t)(((hpa & (PAGE_SIZE - 1)) + len_bytes + PAGE_SIZE - 1) >> PAGE_SHIFT) - 1;
+	entries_left =
+	        (uint32_t)(((hpa & (PAGE_SIZE - 1)) + len_bytes + PAGE_SIZE - 1) >> PAGE_SHIFT) - 1;
 	page_hpa = ALIGN_DOWN(hpa, PAGE_SIZE) + PAGE_SIZE;
 	for (;;) {
 		for (; page_hpa < end_hpa; page_hpa += PAGE_SIZE) {
-			/* A list page's last entry leads to the next page, unless it is the last. */
+			/* A list page's last entry leads to the next page, unless it is the last.
+			 */
 			if (slot % LIST_ENTRIES == LIST_ENTRIES - 1 && entries_left > 1) {
 				list[slot] = list_hpa + (slot + 1) * sizeof(list[0]);
 				slot++;

@@ -280,7 +280,8 @@ static void completion_take(struct nvme_pair *q, uint32_t dw3)
 
 	if (unlikely(!bio || cid >> 8 != cmd->generation)) {
 		if (nvme_may_log(q->ctrl))
-			plat_log("%s: completion for command 0x%x, which is not outstanding: ignored",
+			plat_log("%s: completion for command 0x%x, which is not outstanding: "
+			         "ignored",
 			         q->ctrl->name, cid);
 		return;
 	}
@@ -402,14 +403,14 @@ static bool nvme_irq_set(struct bio_dev *dev, bool on)
 }
 
 const struct bio_ops nvme_bio_ops = {
-	.submit = nvme_submit,
-	.commit = nvme_commit,
-	.poll = nvme_poll,
+        .submit = nvme_submit,
+        .commit = nvme_commit,
+        .poll = nvme_poll,
 };
 
 const struct bio_ops nvme_bio_ops_irq = {
-	.submit = nvme_submit,
-	.commit = nvme_commit,
-	.poll = nvme_poll,
-	.irq_set = nvme_irq_set,
+        .submit = nvme_submit,
+        .commit = nvme_commit,
+        .poll = nvme_poll,
+        .irq_set = nvme_irq_set,
 };

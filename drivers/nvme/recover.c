@@ -19,9 +19,9 @@ static void kill_controller(struct nvme_ctrl *c)
 void nvme_recover(struct nvme_ctrl *c, enum nvme_fault fault)
 {
 	static const char *const what[] = {
-		[NVME_FAULT_TIMEOUT] = "a command got no answer: resetting the controller",
-		[NVME_FAULT_FATAL] = "controller fatal status: given up",
-		[NVME_FAULT_GONE] = "no longer answers: given up",
+	        [NVME_FAULT_TIMEOUT] = "a command got no answer: resetting the controller",
+	        [NVME_FAULT_FATAL] = "controller fatal status: given up",
+	        [NVME_FAULT_GONE] = "no longer answers: given up",
 	};
 
 	plat_log("%s: %s", c->name, what[fault]);

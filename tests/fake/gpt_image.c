@@ -84,14 +84,14 @@ void gpt_image_init(struct gpt_image *g, const char *name, uint32_t block_bytes,
 	static const struct bio_ops ops = {image_submit, image_commit, image_poll, NULL};
 
 	*g = (struct gpt_image){
-		.bytes = calloc(GPT_IMAGE_BLOCKS, block_bytes),
-		.block_bytes = block_bytes,
-		.entry_count = entry_count,
-		.entry_bytes = entry_bytes,
-		.dev = {.ops = &ops,
-		        .name = name,
-		        .block_bytes = block_bytes,
-		        .sector_count = (uint64_t)GPT_IMAGE_BLOCKS * block_bytes / 512},
+	        .bytes = calloc(GPT_IMAGE_BLOCKS, block_bytes),
+	        .block_bytes = block_bytes,
+	        .entry_count = entry_count,
+	        .entry_bytes = entry_bytes,
+	        .dev = {.ops = &ops,
+	                .name = name,
+	                .block_bytes = block_bytes,
+	                .sector_count = (uint64_t)GPT_IMAGE_BLOCKS * block_bytes / 512},
 	};
 	header_make(g, false);
 	header_make(g, true);

@@ -16,11 +16,11 @@
 static struct nvme_model *models[MODEL_MAX];
 static unsigned model_count;
 
-#define VIOLATION(m, ...)                                                                         \
-	do {                                                                                      \
-		(m)->violations++;                                                                \
-		fprintf(stderr, "  nvme model: " __VA_ARGS__);                                    \
-		fputc('\n', stderr);                                                              \
+#define VIOLATION(m, ...)                                                                          \
+	do {                                                                                       \
+		(m)->violations++;                                                                 \
+		fprintf(stderr, "  nvme model: " __VA_ARGS__);                                     \
+		fputc('\n', stderr);                                                               \
 	} while (0)
 
 static void *at(uint64_t hpa)
@@ -218,11 +218,11 @@ static uint16_t execute_io(struct nvme_model *m, const struct nvme_sqe *sqe)
 	case NVME_IO_WRITE:
 		return execute_rw(m, ns, sqe);
 	case NVME_IO_WRITE_ZEROES:
-		return m->oncs & NVME_ONCS_WRITE_ZEROES ? execute_rw(m, ns, sqe) :
-		                                          NVME_SC_INVALID_OPCODE;
+		return m->oncs & NVME_ONCS_WRITE_ZEROES ? execute_rw(m, ns, sqe)
+		                                        : NVME_SC_INVALID_OPCODE;
 	case NVME_IO_DATASET_MANAGEMENT:
-		return m->oncs & NVME_ONCS_DSM ? execute_discard(m, ns, sqe) :
-		                                 NVME_SC_INVALID_OPCODE;
+		return m->oncs & NVME_ONCS_DSM ? execute_discard(m, ns, sqe)
+		                               : NVME_SC_INVALID_OPCODE;
 	case NVME_IO_FLUSH:
 		m->flushes++;
 		return NVME_SC_SUCCESS;
@@ -352,7 +352,8 @@ static uint16_t queue_create(struct nvme_model *m, const struct nvme_sqe *sqe, b
 		VIOLATION(m, "queue at %#llx", (unsigned long long)sqe->prp1);
 	if ((m->cc >> 16 & 0xff) != 0x46)
 		VIOLATION(m, "queue entry sizes %#x", m->cc);
-	*q = (struct nvme_model_queue){.valid = true, .base = sqe->prp1, .depth = depth, .phase = 1};
+	*q = (struct nvme_model_queue){
+	        .valid = true, .base = sqe->prp1, .depth = depth, .phase = 1};
 	if (is_cq) {
 		q->irq = sqe->cdw11 & NVME_CQ_IRQ_ENABLE;
 		if (!phase_is_clear(q))
@@ -511,16 +512,19 @@ static void cc_write(struct nvme_model *m, uint32_t value)
 			VIOLATION(m, "enabled without admin queues");
 		m->resets++;
 		m->sq[0] = (struct nvme_model_queue){
-			.valid = true, .base = m->asq, .depth = (m->aqa & 0xfff) + 1};
-		m->cq[0] = (struct nvme_model_queue){
-			.valid = true, .base = m->acq, .depth = (m->aqa >> 16 & 0xfff) + 1, .phase = 1};
+		        .valid = true, .base = m->asq, .depth = (m->aqa & 0xfff) + 1};
+		m->cq[0] = (struct nvme_model_queue){.valid = true,
+		                                     .base = m->acq,
+		                                     .depth = (m->aqa >> 16 & 0xfff) + 1,
+		                                     .phase = 1};
 		if (!phase_is_clear(&m->cq[0]))
 			VIOLATION(m, "admin completion queue memory is not zeroed");
 		m->ready_at_tsc = m->never_ready ? 0 : fake_tsc + m->ready_delay_us * US + 1;
 		if (m->cfs_on_enable)
 			m->csts |= NVME_CSTS_CFS;
 	} else if (was && !is) {
-		if (!(m->csts & (NVME_CSTS_RDY | NVME_CSTS_CFS)) && !m->never_ready && m->ready_at_tsc)
+		if (!(m->csts & (NVME_CSTS_RDY | NVME_CSTS_CFS)) && !m->never_ready &&
+		    m->ready_at_tsc)
 			VIOLATION(m, "disabled before RDY rose");
 		memset(m->sq, 0, sizeof(m->sq));
 		memset(m->cq, 0, sizeof(m->cq));
@@ -534,9 +538,9 @@ static void cc_write(struct nvme_model *m, uint32_t value)
 static void doorbell_write(struct nvme_model *m, uint32_t offset, uint32_t value)
 {
 	uint32_t stride = 4u << m->dstrd, index = offset / stride, id = index / 2;
-	struct nvme_model_queue *q = id >= NVME_MODEL_QUEUE_MAX ? NULL :
-	                             index & 1                  ? &m->cq[id] :
-	                                                          &m->sq[id];
+	struct nvme_model_queue *q = id >= NVME_MODEL_QUEUE_MAX ? NULL
+	                             : index & 1                ? &m->cq[id]
+	                                                        : &m->sq[id];
 
 	if (offset % stride || !q || !q->valid || value >= q->depth) {
 		VIOLATION(m, "doorbell at %#x: %u", offset, value);

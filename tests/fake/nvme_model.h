@@ -45,9 +45,9 @@ struct nvme_model_queue {
 	bool valid;
 	uint64_t base;
 	uint32_t depth, head, tail;
-	uint32_t phase, cq;  /* of a CQ; a SQ's CQ */
+	uint32_t phase, cq; /* of a CQ; a SQ's CQ */
 	bool irq;
-	bool phantom;        /* CQ memory had the new phase when it was created */
+	bool phantom; /* CQ memory had the new phase when it was created */
 };
 
 struct nvme_model {
@@ -57,7 +57,8 @@ struct nvme_model {
 	uint16_t oncs;
 	uint8_t vwc, sqes, cqes;
 	uint32_t ready_delay_us, stop_delay_us;
-	bool never_ready, never_stops, cfs_on_enable, no_msix, no_bar, no_active_list, no_css, never_shuts;
+	bool never_ready, never_stops, cfs_on_enable, no_msix, no_bar, no_active_list, no_css,
+	        never_shuts;
 	bool stuck_list; /* the active list repeats its first id for ever */
 	bool fails_set_features;
 	uint16_t queues_granted; /* 0-based, what set features answers */
@@ -67,8 +68,8 @@ struct nvme_model {
 	struct nvme_model_ns ns[NVME_MODEL_NS_MAX];
 
 	/* At any time. */
-	bool gone, reorder, hold;   /* hold: fetches I/O commands but executes none */
-	uint32_t per_step;          /* I/O commands executed per step, 0: all */
+	bool gone, reorder, hold; /* hold: fetches I/O commands but executes none */
+	uint32_t per_step;        /* I/O commands executed per step, 0: all */
 	uint32_t plan_count;
 	struct nvme_model_plan plan[NVME_MODEL_PLAN_MAX];
 
@@ -76,8 +77,8 @@ struct nvme_model {
 	uint64_t violations;
 	uint64_t io_commands, flushes, discards, reads, writes, write_zeroes;
 	uint64_t sq_doorbells, cq_doorbells, mmio_reads, interrupts, resets;
-	uint64_t largest_bytes;     /* of one data command */
-	uint64_t list_pages;        /* PRP list pages walked beyond a first one */
+	uint64_t largest_bytes; /* of one data command */
+	uint64_t list_pages;    /* PRP list pages walked beyond a first one */
 
 	/* Its own. */
 	uint8_t *config, *regs;

@@ -73,7 +73,7 @@ static void io_write(uint16_t port, unsigned width_bytes, uint32_t value)
 		uint8_t byte = (uint8_t)(value >> i * 8);
 
 		if (offset == 6 || offset == 7)
-			config[offset] &= (uint8_t)~(byte & (offset == 7 ? 0xf9 : 0));
+			config[offset] &= (uint8_t) ~(byte & (offset == 7 ? 0xf9 : 0));
 		else if (offset >= 4)
 			config[offset] = byte;
 	}

@@ -104,8 +104,9 @@ static void test_none(void)
 	gpt_image_header(&image, false)[20] ^= 1;
 	gpt_image_header(&image, true)[20] ^= 1;
 	CHECK_EQ(read_table(), -EINVAL);
-	CHECK(!strcmp(err, "a GPT header with a wrong CRC; at the end of the disk: a GPT header with "
-	                   "a wrong CRC"));
+	CHECK(!strcmp(err,
+	              "a GPT header with a wrong CRC; at the end of the disk: a GPT header with "
+	              "a wrong CRC"));
 	end();
 	begin(512);
 	image.dev.sector_count = 3;
@@ -127,24 +128,24 @@ static void test_bad_headers(void)
 		bool wide;
 		const char *says;
 	} cases[] = {
-		{12, 91, false, "impossible size"},
-		{12, 513, false, "impossible size"},
-		{24, 2, true, "belongs elsewhere"},
-		{40, 2020, true, "larger disk"},
-		{48, GPT_IMAGE_BLOCKS, true, "larger disk"},
-		{48, UINT64_MAX, true, "larger disk"},
-		{72, 1, true, "outside the disk"},
-		{72, GPT_IMAGE_BLOCKS - 31, true, "outside the disk"},
-		{72, UINT64_MAX, true, "outside the disk"},
-		{80, 0, false, "too many entries"},
-		{80, 1025, false, "too many entries"},
-		{80, UINT32_MAX, false, "too many entries"},
-		{84, 64, false, "entries of impossible size"},
-		{84, 0, false, "entries of impossible size"},
-		{84, 192, false, "entries of impossible size"},
-		{84, 8192, false, "entries of impossible size"},
-		{84, 4096, false, "too many entries"}, /* 128 of them */
-		{88, 1, false, "entries with a wrong CRC"},
+	        {12, 91, false, "impossible size"},
+	        {12, 513, false, "impossible size"},
+	        {24, 2, true, "belongs elsewhere"},
+	        {40, 2020, true, "larger disk"},
+	        {48, GPT_IMAGE_BLOCKS, true, "larger disk"},
+	        {48, UINT64_MAX, true, "larger disk"},
+	        {72, 1, true, "outside the disk"},
+	        {72, GPT_IMAGE_BLOCKS - 31, true, "outside the disk"},
+	        {72, UINT64_MAX, true, "outside the disk"},
+	        {80, 0, false, "too many entries"},
+	        {80, 1025, false, "too many entries"},
+	        {80, UINT32_MAX, false, "too many entries"},
+	        {84, 64, false, "entries of impossible size"},
+	        {84, 0, false, "entries of impossible size"},
+	        {84, 192, false, "entries of impossible size"},
+	        {84, 8192, false, "entries of impossible size"},
+	        {84, 4096, false, "too many entries"}, /* 128 of them */
+	        {88, 1, false, "entries with a wrong CRC"},
 	};
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
@@ -209,8 +210,8 @@ static void test_many_and_large_entries(void)
 
 static void test_labels(void)
 {
-	static const uint16_t text[] = {0xe4,   0x20ac, 0xd83d, 0xde00, 'x', 0xd800,
-	                                'y',    0xdc00, 0x1b,   0x7f,   0};
+	static const uint16_t text[] = {0xe4, 0x20ac, 0xd83d, 0xde00, 'x', 0xd800,
+	                                'y',  0xdc00, 0x1b,   0x7f,   0};
 	uint8_t *label;
 
 	begin(512);
@@ -232,13 +233,13 @@ static void test_guid(void)
 	static const uint8_t expected[] = {0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11,
 	                                   0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b};
 	static const char *const bad[] = {
-		"",
-		"C12A7328",
-		"C12A7328-F81F-11D2-BA4B-00A0C93EC93",
-		"C12A7328-F81F-11D2-BA4B-00A0C93EC93B0",
-		"C12A7328F81F-11D2-BA4B-00A0C93EC93B0",
-		"C12A7328-F81F-11D2-BA4B-00A0C93EC93G",
-		"{12A7328-F81F-11D2-BA4B-00A0C93EC93B",
+	        "",
+	        "C12A7328",
+	        "C12A7328-F81F-11D2-BA4B-00A0C93EC93",
+	        "C12A7328-F81F-11D2-BA4B-00A0C93EC93B0",
+	        "C12A7328F81F-11D2-BA4B-00A0C93EC93B0",
+	        "C12A7328-F81F-11D2-BA4B-00A0C93EC93G",
+	        "{12A7328-F81F-11D2-BA4B-00A0C93EC93B",
 	};
 	uint8_t guid[16];
 

@@ -79,12 +79,12 @@ static struct tracked *rw(unsigned i, enum bio_op op, uint64_t sector, void *mem
 
 	t->segs[0] = (struct bio_seg){.hpa = (uintptr_t)mem, .len_bytes = len};
 	t->bio = (struct bio){
-		.op = op,
-		.seg_count = 1,
-		.sector = sector,
-		.sector_count = len / 512,
-		.segs = t->segs,
-		.done = on_done,
+	        .op = op,
+	        .seg_count = 1,
+	        .sector = sector,
+	        .sector_count = len / 512,
+	        .segs = t->segs,
+	        .done = on_done,
 	};
 	t->done = 0;
 	return t;
@@ -147,7 +147,8 @@ static void test_probe(void)
 	CHECK_EQ(dev->block_bytes, 512);
 	CHECK_EQ(dev->max_transfer_bytes, 128 * 1024);
 	CHECK(dev->has_cache && dev->has_discard && dev->has_write_zeroes && !dev->read_only);
-	CHECK(strstr(fake_log, "nvme0: 00:04.0 Disk ?[2J of doom, serial S123, firmware 1.0, NVMe 1.4"));
+	CHECK(strstr(fake_log,
+	             "nvme0: 00:04.0 Disk ?[2J of doom, serial S123, firmware 1.0, NVMe 1.4"));
 	CHECK(strstr(fake_log, "nvme0n1: 10 MiB, blocks of 512 bytes"));
 	CHECK_EQ(pci_model_get16(model.config, 4), 0x406); /* memory, master, no INTx */
 	end();
@@ -220,9 +221,8 @@ static void test_ready_timeouts(void)
 	static const struct {
 		uint32_t to, delay_us;
 		int started;
-	} cases[] = {{0, 400000, 1},    {0, 700000, 0},        {1, 400000, 1},
-	             {15, 7400000, 1},  {15, 8000000, 0},      {255, 127000000, 1},
-	             {255, 129000000, 0}};
+	} cases[] = {{0, 400000, 1},   {0, 700000, 0},      {1, 400000, 1},     {15, 7400000, 1},
+	             {15, 8000000, 0}, {255, 127000000, 1}, {255, 129000000, 0}};
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
 		begin();
@@ -231,7 +231,8 @@ static void test_ready_timeouts(void)
 		nvme_model_ns_add(&model, 1, 9, 64);
 		nvme_model_plug(&model, 4);
 		CHECK_EQ(nvme_probe_all(), cases[i].started);
-		model.violations = cases[i].started ? model.violations : 0; /* giving up may be rude */
+		model.violations =
+		        cases[i].started ? model.violations : 0; /* giving up may be rude */
 		end();
 	}
 }
@@ -298,7 +299,8 @@ static void test_small_and_odd_queues(void)
 		CHECK_EQ(ns_of(dev)->pair->ring.depth, MIN(cases[i].mqes + 1, 256));
 		for (unsigned n = 0; n < 600; n++) {
 			memset(buf, (int)n, sizeof(buf));
-			CHECK_EQ(run(dev, rw(0, BIO_WRITE, n % 16 * 128, buf, sizeof(buf))), BIO_OK);
+			CHECK_EQ(run(dev, rw(0, BIO_WRITE, n % 16 * 128, buf, sizeof(buf))),
+			         BIO_OK);
 		}
 		CHECK_EQ(model.ns[0].data[599 % 16 * 65536], 599 & 0xff);
 		CHECK_EQ(model.writes, 600);
@@ -484,8 +486,10 @@ static void random_io(struct bio_dev *dev, unsigned rounds, uint64_t max_bytes)
 			fill(arena, 64 * 1024);
 		for (unsigned i = 0; i < 4; i++) {
 			uint64_t len = block * (1 + rnd((uint32_t)(MIN(slice, max_bytes) / block)));
-			uint64_t at = i * slice + block * rnd((uint32_t)((slice - len) / block + 1));
-			struct tracked *t = rw(i, rnd(2) ? BIO_READ : BIO_WRITE, at / 512, NULL, len);
+			uint64_t at =
+			        i * slice + block * rnd((uint32_t)((slice - len) / block + 1));
+			struct tracked *t =
+			        rw(i, rnd(2) ? BIO_READ : BIO_WRITE, at / 512, NULL, len);
 
 			pos = layout(t, len, pos, rnd(5)) + 16;
 			CHECK(pos + 4096 < ARENA);
@@ -499,7 +503,8 @@ static void random_io(struct bio_dev *dev, unsigned rounds, uint64_t max_bytes)
 			else
 				for (unsigned s = 0, done = 0; s < t->bio.seg_count; s++) {
 					memcpy(expected + (t->segs[s].hpa - (uintptr_t)arena),
-					       flat + t->bio.sector * 512 + done, t->segs[s].len_bytes);
+					       flat + t->bio.sector * 512 + done,
+					       t->segs[s].len_bytes);
 					done += (unsigned)t->segs[s].len_bytes;
 				}
 			while (bio_submit(dev, &t->bio) == -EAGAIN) {
@@ -578,8 +583,8 @@ static void test_large_lists(void)
 	dev = start(9, 16384);
 	fill(model.ns[0].data, 8u << 20);
 	for (unsigned i = 0; i < 24; i++) {
-		static const uint32_t sizes[] = {4096,           8192,    12288,   2u << 20,
-		                                 (2u << 20) + 512, 2101248, 4u << 20, 8u << 20};
+		static const uint32_t sizes[] = {
+		        4096, 8192, 12288, 2u << 20, (2u << 20) + 512, 2101248, 4u << 20, 8u << 20};
 		uint32_t len = sizes[i % 8], offset = i < 8 ? 0 : i < 16 ? 4 : 4092;
 
 		memset(mem, 0x77, (8u << 20) + 4096);
@@ -785,8 +790,10 @@ static void test_error_status(void)
 	static const struct {
 		uint16_t nvme;
 		uint8_t bio;
-	} cases[] = {{NVME_SC_INVALID_OPCODE, BIO_ENOTSUP}, {NVME_SC_LBA_RANGE, BIO_EINVAL},
-	             {NVME_SC_UNRECOVERED_READ, BIO_EIO},   {NVME_SC_INVALID_NAMESPACE, BIO_EGONE},
+	} cases[] = {{NVME_SC_INVALID_OPCODE, BIO_ENOTSUP},
+	             {NVME_SC_LBA_RANGE, BIO_EINVAL},
+	             {NVME_SC_UNRECOVERED_READ, BIO_EIO},
+	             {NVME_SC_INVALID_NAMESPACE, BIO_EGONE},
 	             {0x7ff, BIO_EIO}};
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
@@ -1002,7 +1009,8 @@ static void test_fault_storm(void)
 
 	for (unsigned round = 0; round < 40; round++) {
 		static const enum nvme_model_act acts[] = {NVME_MODEL_ERROR, NVME_MODEL_DROP,
-		                                           NVME_MODEL_DUP_CID, NVME_MODEL_WRONG_CID};
+		                                           NVME_MODEL_DUP_CID,
+		                                           NVME_MODEL_WRONG_CID};
 		struct bio_dev *dev;
 		unsigned submitted = 0;
 
@@ -1013,12 +1021,12 @@ static void test_fault_storm(void)
 		model.per_step = 1 + rnd(5);
 		for (unsigned i = 0; i < 8; i++)
 			model.plan[model.plan_count++] = (struct nvme_model_plan){
-				rnd(400), acts[rnd(4)], (uint16_t)(1 + rnd(0x7fe))};
+			        rnd(400), acts[rnd(4)], (uint16_t)(1 + rnd(0x7fe))};
 		dev = start(9, 4096);
 		fill(model.ns[0].data, 4096 * 512);
 		while (submitted < 200) {
-			struct tracked *t = rw(submitted, BIO_READ, rnd(2048), buf,
-			                       512 * (1 + rnd(128)));
+			struct tracked *t =
+			        rw(submitted, BIO_READ, rnd(2048), buf, 512 * (1 + rnd(128)));
 
 			if (!bio_submit(dev, &t->bio)) {
 				submitted++;
@@ -1088,5 +1096,4 @@ TESTS(T(test_probe), T(test_probe_4k_and_several), T(test_two_controllers_first_
       T(test_error_in_one_part), T(test_error_log_bounded), T(test_duplicate_cid),
       T(test_wrong_cid), T(test_timeout), T(test_timeout_with_partial), T(test_stopped_machine),
       T(test_timeout_reset_fails), T(test_timeout_never_stops), T(test_fatal),
-      T(test_clock_after_sleep), T(test_fault_storm),
-      T(test_namespace_fails), T(test_shutdown))
+      T(test_clock_after_sleep), T(test_fault_storm), T(test_namespace_fails), T(test_shutdown))

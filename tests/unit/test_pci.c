@@ -14,7 +14,8 @@ static void begin(void)
 
 static uint8_t *function(unsigned bus, unsigned slot, unsigned fn, uint32_t class_code)
 {
-	uint8_t *config = pci_model_add(bus, slot, fn, 0x1234, (uint16_t)(bus << 8 | slot << 3 | fn));
+	uint8_t *config =
+	        pci_model_add(bus, slot, fn, 0x1234, (uint16_t)(bus << 8 | slot << 3 | fn));
 
 	pci_model_put32(config, 0x08, class_code << 8 | 0x02);
 	return config;
@@ -35,16 +36,16 @@ static void test_find(void)
 	begin();
 	function(0, 3, 0, PCI_CLASS_NVME);
 	function(0, 31, 0, 0x060100)[0x0e] = 0x80;
-	function(0, 31, 7, PCI_CLASS_NVME);     /* multi-function, with a gap */
+	function(0, 31, 7, PCI_CLASS_NVME); /* multi-function, with a gap */
 	function(0, 30, 0, 0x020000);
-	function(0, 30, 1, PCI_CLASS_NVME);     /* not multi-function: an alias, not to be seen */
-	function(0, 29, 0, 0x010801);           /* another interface */
+	function(0, 30, 1, PCI_CLASS_NVME); /* not multi-function: an alias, not to be seen */
+	function(0, 29, 0, 0x010801);       /* another interface */
 	bridge(0, 2, 1);
 	function(1, 0, 0, PCI_CLASS_NVME);
 	bridge(1, 5, 2);
 	function(2, 8, 0, PCI_CLASS_NVME);
-	function(9, 8, 0, PCI_CLASS_NVME);      /* no bridge leads there */
-	pci_model_add(0x40, 0, 0, 0x1022, 1);   /* another root */
+	function(9, 8, 0, PCI_CLASS_NVME);    /* no bridge leads there */
+	pci_model_add(0x40, 0, 0, 0x1022, 1); /* another root */
 	function(0x40, 1, 0, PCI_CLASS_NVME);
 	CHECK_EQ(pci_find_class(PCI_CLASS_NVME, found, 8), 5);
 	CHECK_EQ(found[0].bus << 16 | found[0].slot << 8 | found[0].fn, 0x000300);

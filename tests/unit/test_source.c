@@ -124,7 +124,8 @@ static void test_search(void)
 	     "nvme0n1p3 \"data\", nvme0n12p1 \"data\", nvme0n12p2 \"copy\"");
 	CHECK_EQ(look("PARTUUID=33333333-3333-3333-3333-333333333333"), 0);
 	CHECK(extent.dev == &disk_a.dev && extent.first_sector == 1000);
-	CHECK_EQ(look("PARTUUID=22222222-2222-2222-2222-222222222222"), -EINVAL); /* a cloned disk */
+	CHECK_EQ(look("PARTUUID=22222222-2222-2222-2222-222222222222"),
+	         -EINVAL); /* a cloned disk */
 	CHECK_EQ(look("PARTUUID=55555555-5555-5555-5555-555555555555"), -ENOENT);
 	CHECK_EQ(look("PARTUUID=5555"), -EINVAL);
 	says("PARTUUID=5555: a PARTUUID has the form 01234567-89ab-cdef-0123-456789abcdef");
@@ -167,10 +168,17 @@ static void test_made(void)
 
 static void test_bad_sizes(void)
 {
-	static const char *const bad[] = {"null:",   "null:G",       "null:-1",
-	                                  "null:1g", "null:1GB",     "null:0",
-	                                  "null:12", "null:0x1000",  "null:1.5G",
-	                                  "null: 1G", "null:18446744073709551616",
+	static const char *const bad[] = {"null:",
+	                                  "null:G",
+	                                  "null:-1",
+	                                  "null:1g",
+	                                  "null:1GB",
+	                                  "null:0",
+	                                  "null:12",
+	                                  "null:0x1000",
+	                                  "null:1.5G",
+	                                  "null: 1G",
+	                                  "null:18446744073709551616",
 	                                  "null:99999999999T"};
 
 	begin();
