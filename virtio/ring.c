@@ -1,7 +1,8 @@
 /*
  * What a pop costs in loads of guest memory: one of avail.idx for each batch the driver published
  * (the value is kept in avail_seen), one of the ring entry, two of each descriptor. A push stores
- * twice, a publish once. The only full fence is ring_should_signal's.
+ * twice, a publish once. The only full fence is ring_should_signal's. So a read with an indirect
+ * chain of header, one data segment and status costs 9 loads here and 2 for its header.
  */
 #include "virtio/ring.h"
 

@@ -958,7 +958,7 @@ static void test_create_checks(void)
 
 /* --- driver and I/O core on two threads ------------------------------------------------------- */
 
-#define THREAD_REQUESTS 8000u
+#define THREAD_REQUESTS 4000u
 
 static atomic_uint thread_signals;
 
@@ -1058,8 +1058,7 @@ TESTS(T(test_read_write), T(test_indirect_read), T(test_get_id), T(test_flush),
       T(test_header_in_bytes), T(test_glued), T(test_odd_pieces), T(test_segment_across_break),
       T(test_capacity_edge), T(test_lengths), T(test_4k_blocks), T(test_read_only),
       T(test_discard), T(test_range_limits), T(test_no_discard), T(test_bad_frames),
-      T(test_bad_chain_comes_back),
-      T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
+      T(test_bad_chain_comes_back), T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
       T(test_unpolled), T(test_without_event_idx), T(test_write_through),
       T(test_write_through_full), T(test_reset_in_flight), T(test_reset_unflushed),
       T(test_attach_bad_ring), T(test_broken_ring), T(test_config), T(test_create_checks),

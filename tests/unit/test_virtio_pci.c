@@ -644,7 +644,7 @@ static void test_hostile_accesses(void)
 	mmio_write(OFFSET(queue_select), 4, 1);
 	CHECK_EQ(COMMON(queue_select), 0);
 	CHECK_EQ(mmio_read(dev.isr, 4), 0);
-	for (unsigned i = 0; i < 400000; i++) {
+	for (unsigned i = 0; i < 150000; i++) {
 		unsigned width = 1u << (i & 3);
 		uint64_t offset;
 
@@ -840,7 +840,7 @@ static void test_msix_routes(void)
 
 /* --- masking while signalled, on two threads -------------------------------------------------- */
 
-#define RACE_ROUNDS 30000u
+#define RACE_ROUNDS 10000u
 
 static struct msix race;
 static atomic_uint race_round, race_done;
