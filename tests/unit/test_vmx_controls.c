@@ -21,8 +21,8 @@ static struct vmx_caps full_caps(void)
 	struct vmx_caps caps = {
 		.basic = 0x1234 | 4096ull << 32 | 6ull << 50 | BIT(54) | BIT(55),
 		.misc = 5 | BIT(5),
-		.ept_vpid = BIT(0) | BIT(6) | BIT(14) | BIT(16) | BIT(17) | BIT(20) | BIT(21) | BIT(25) |
-		            BIT(26) | BIT(32) | BIT(40) | BIT(41) | BIT(42) | BIT(43),
+		.ept_vpid = BIT(0) | BIT(6) | BIT(14) | BIT(16) | BIT(17) | BIT(20) | BIT(21) |
+		            BIT(25) | BIT(26) | BIT(32) | BIT(40) | BIT(41) | BIT(42) | BIT(43),
 		.feature_control = 5,
 		.has_feature_control = true,
 		.cr0_fixed0 = 0x80000021,
@@ -39,6 +39,7 @@ static struct vmx_caps full_caps(void)
 	};
 
 	memcpy(caps.true_word, caps.word, sizeof(caps.word));
+	caps.true_word[VMX_PROC2] = 0;
 	caps.true_word[VMX_PROC] &= ~(BIT(15) | BIT(16));
 	caps.true_word[VMX_EXIT] &= ~BIT(2);
 	caps.true_word[VMX_ENTRY] &= ~BIT(2);
@@ -64,8 +65,9 @@ static void full_machine(void)
 
 	CHECK_EQ(choose(&c, &caps), 0);
 	CHECK_EQ(c.word[VMX_PIN], DEFAULT1_PIN | BIT(0) | BIT(3) | BIT(5));
-	CHECK_EQ(c.word[VMX_PROC], (DEFAULT1_PROC & ~(BIT(15) | BIT(16))) | BIT(3) | BIT(7) | BIT(10) |
-	                               BIT(11) | BIT(19) | BIT(20) | BIT(24) | BIT(28) | BIT(29) | BIT(31));
+	CHECK_EQ(c.word[VMX_PROC], (DEFAULT1_PROC & ~(BIT(15) | BIT(16))) | BIT(3) | BIT(7) |
+	                               BIT(10) | BIT(11) | BIT(19) | BIT(20) | BIT(24) |
+	                               BIT(28) | BIT(29) | BIT(31));
 	CHECK_EQ(c.word[VMX_PROC2], BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(12) | BIT(20));
 	CHECK_EQ(c.word[VMX_EXIT], DEFAULT1_EXIT | BIT(9) | BIT(18) | BIT(19) | BIT(20) | BIT(21));
 	CHECK_EQ(c.word[VMX_ENTRY], DEFAULT1_ENTRY | BIT(14) | BIT(15));
@@ -233,6 +235,32 @@ static void vpid_needs_invvpid(void)
 		CHECK(!(c.features & (VMX_F_VPID | VMX_F_INVVPID_SINGLE)));
 		CHECK(!(c.word[VMX_PROC2] & BIT(5)));
 	}
+}
+
+/* Told to do without the finer kind where the coarse one is missing: better the finer one. */
+static void one_kind_of_flush(void)
+{
+	const char *words[] = {"invvpid-types", "invept-types"};
+	struct vmx_caps caps = full_caps();
+	struct vmx_controls c;
+
+	caps.ept_vpid &= ~(BIT(26) | BIT(42));
+	CHECK_EQ(vmx_controls_choose(&c, &caps, words, 2, why, sizeof(why)), 0);
+	CHECK(c.features & VMX_F_VPID);
+	CHECK(c.features & VMX_F_INVVPID_SINGLE);
+	CHECK(c.features & VMX_F_INVEPT_SINGLE);
+}
+
+static void cr4_follows_the_processor(void)
+{
+	struct vmx_caps caps = full_caps();
+	struct vmx_controls c;
+
+	CHECK_EQ(choose(&c, &caps), 0);
+	CHECK(c.cr4_guest & CR4_SMAP);
+	caps.cr4_fixed1 &= ~CR4_SMAP;
+	CHECK_EQ(choose(&c, &caps), 0);
+	CHECK(!(c.cr4_guest & CR4_SMAP));
 }
 
 static void io_needs_one_way(void)
@@ -499,6 +527,7 @@ static void ept_entries(void)
 }
 
 TESTS(T(full_machine), T(mandatory_missing), T(mandatory_capabilities), T(optional_missing),
-      T(optional_capabilities), T(vpid_needs_invvpid), T(io_needs_one_way), T(without_true_msrs),
+      T(optional_capabilities), T(vpid_needs_invvpid), T(one_kind_of_flush), T(cr4_follows_the_processor),
+      T(io_needs_one_way), T(without_true_msrs),
       T(forced_on), T(check_finds_other_cores), T(feature_control), T(reads_only_what_exists),
       T(timer_ticks), T(timer_does_not_drift), T(cr0_writes), T(cr4_writes), T(ept_entries))

@@ -60,7 +60,7 @@ static const struct control table[] = {
 	{VMX_ENTRY, ENTRY_IA32E, "IA-32e mode guest", NULL, 0},
 	{VMX_ENTRY, ENTRY_LOAD_EFER, "load IA32_EFER", NULL, 0},
 
-	{VMX_PIN, PIN_PREEMPT_TIMER, "VMX-preemption timer", "preemption-timer", VMX_F_PREEMPT_TIMER},
+	{VMX_PIN, PIN_PREEMPT_TIMER, "preemption timer", "preemption-timer", VMX_F_PREEMPT_TIMER},
 	{VMX_PROC, PROC_IO, "unconditional I/O exiting", "io-exiting", VMX_F_IO_UNCOND},
 	{VMX_PROC, PROC_MWAIT, "MWAIT exiting", "mwait-exit", VMX_F_MWAIT},
 	{VMX_PROC, PROC_MONITOR, "MONITOR exiting", "monitor-exit", VMX_F_MONITOR},
@@ -143,8 +143,8 @@ void vmx_caps_read(struct vmx_caps *caps, bool (*rdmsr)(uint32_t index, uint64_t
 static int refuse(char *why, size_t why_len, const char *what, const char *where)
 {
 	fmt_snprintf(why, why_len,
-	             "VMX: '%s' (%s) is missing: Quell needs it; use a processor of 2010 or later, or "
-	             "have the hypervisor below offer it",
+	             "VMX: '%s' (%s) is missing: Quell needs it; use a processor of 2010 or "
+	             "later, or have the hypervisor below offer it",
 	             what, where);
 	return -ENODEV;
 }
@@ -172,7 +172,7 @@ static int choose_ept(struct vmx_controls *out, const struct vmx_caps *caps, cha
 	if (!(cap & EPT_CAP_WALK4))
 		return refuse(why, why_len, "EPT page-walk length 4", "IA32_VMX_EPT_VPID_CAP 6");
 	if (!(cap & EPT_CAP_WB))
-		return refuse(why, why_len, "EPT write-back structures", "IA32_VMX_EPT_VPID_CAP 14");
+		return refuse(why, why_len, "EPT write-back", "IA32_VMX_EPT_VPID_CAP 14");
 	if (!(cap & EPT_CAP_INVEPT) || !(cap & (EPT_CAP_EPT_SINGLE | EPT_CAP_EPT_ALL)))
 		return refuse(why, why_len, "INVEPT", "IA32_VMX_EPT_VPID_CAP 20, 25, 26");
 	out->eptp_flags = EPTP_WB | EPTP_WALK4;
@@ -272,18 +272,19 @@ int vmx_controls_choose(struct vmx_controls *out, const struct vmx_caps *caps,
 	choose_optional(out, allowed, disable, count);
 	if (!(out->features & VMX_F_IO_UNCOND)) {
 		if (!(may_of(allowed, VMX_PROC) & PROC_IO_BITMAPS))
-			return refuse(why, why_len, "I/O exiting or I/O bitmaps", "processor-based");
+			return refuse(why, why_len, "I/O exiting or I/O bitmaps",
+			              word_name[VMX_PROC]);
 		out->word[VMX_PROC] |= PROC_IO_BITMAPS;
 	}
 
 	for (unsigned w = 0; w < VMX_WORD_COUNT; w++) {
 		uint32_t forced = must_of(allowed, w) & ~out->word[w];
 
-		if (forced & (~tolerated[w] | dynamic[w])) {
+		if (forced & ~tolerated[w]) {
 			fmt_snprintf(why, why_len,
-			             "VMX: %s control bits 0x%x cannot be turned off here and Quell "
-			             "cannot run with them; update the hypervisor below",
-			             word_name[w], forced & (~tolerated[w] | dynamic[w]));
+			             "VMX: %s control bits 0x%x cannot be turned off here, and "
+			             "Quell cannot run with them: update the hypervisor below",
+			             word_name[w], forced & ~tolerated[w]);
 			return -ENODEV;
 		}
 		out->word[w] |= forced;

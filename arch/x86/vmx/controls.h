@@ -75,25 +75,25 @@ enum vmx_word { VMX_PIN, VMX_PROC, VMX_PROC2, VMX_EXIT, VMX_ENTRY, VMX_WORD_COUN
 #define ENTRY_LOAD_EFER  BIT(15)
 
 /* What was found and not disabled; each of these Quell can do without. */
-#define VMX_F_VPID          BIT(0)  /* "vpid" */
-#define VMX_F_EPT_1G        BIT(1)  /* "ept-1g": 1 GiB leaves in EPT, not CPUID's 1 GiB pages */
-#define VMX_F_EPT_2M        BIT(2)  /* "ept-2m" */
-#define VMX_F_EPT_AD        BIT(3)  /* "ept-ad" */
-#define VMX_F_PREEMPT_TIMER BIT(4)  /* "preemption-timer"; else the local APIC's timer */
-#define VMX_F_PAT           BIT(5)  /* "pat": else the guest's PAT is a register of ours */
-#define VMX_F_RDTSCP        BIT(6)  /* "rdtscp" */
-#define VMX_F_INVPCID       BIT(7)  /* "invpcid" */
-#define VMX_F_XSAVES        BIT(8)  /* "xsaves" */
-#define VMX_F_WBINVD        BIT(9) /* "wbinvd-exit" */
-#define VMX_F_MMIO_MISCONF  BIT(10) /* "mmio-misconfig"; else MMIO pages are not present */
-#define VMX_F_INVEPT_SINGLE BIT(11) /* "invept-types": else all-context */
+#define VMX_F_VPID           BIT(0)  /* "vpid" */
+#define VMX_F_EPT_1G         BIT(1)  /* "ept-1g": 1 GiB leaves in EPT, not CPUID's 1 GiB pages */
+#define VMX_F_EPT_2M         BIT(2)  /* "ept-2m" */
+#define VMX_F_EPT_AD         BIT(3)  /* "ept-ad" */
+#define VMX_F_PREEMPT_TIMER  BIT(4)  /* "preemption-timer"; else the local APIC's timer */
+#define VMX_F_PAT            BIT(5)  /* "pat": else the guest's PAT is a register of ours */
+#define VMX_F_RDTSCP         BIT(6)  /* "rdtscp" */
+#define VMX_F_INVPCID        BIT(7)  /* "invpcid" */
+#define VMX_F_XSAVES         BIT(8)  /* "xsaves" */
+#define VMX_F_WBINVD         BIT(9)  /* "wbinvd-exit" */
+#define VMX_F_MMIO_MISCONF   BIT(10) /* "mmio-misconfig"; else MMIO pages are not present */
+#define VMX_F_INVEPT_SINGLE  BIT(11) /* "invept-types": else all-context */
 #define VMX_F_INVVPID_SINGLE BIT(12) /* "invvpid-types": else all-context */
-#define VMX_F_IO_UNCOND     BIT(13) /* "io-exiting": else I/O bitmaps full of ones */
-#define VMX_F_MWAIT         BIT(14) /* "mwait-exit" */
-#define VMX_F_MONITOR       BIT(15) /* "monitor-exit" */
-#define VMX_F_RDPMC         BIT(16) /* "rdpmc-exit" */
-#define VMX_F_CR3_FREE      BIT(17) /* "true-controls": MOV CR3 need not exit */
-#define VMX_F_STRING_INFO   BIT(18) /* "string-info": instruction information for INS and OUTS */
+#define VMX_F_IO_UNCOND      BIT(13) /* "io-exiting": else I/O bitmaps full of ones */
+#define VMX_F_MWAIT          BIT(14) /* "mwait-exit" */
+#define VMX_F_MONITOR        BIT(15) /* "monitor-exit" */
+#define VMX_F_RDPMC          BIT(16) /* "rdpmc-exit" */
+#define VMX_F_CR3_FREE       BIT(17) /* "true-controls": MOV CR3 need not exit */
+#define VMX_F_STRING_INFO    BIT(18) /* "string-info": instruction information for INS and OUTS */
 
 /* The capability MSRs; a word that the processor does not have reads 0. Filled by vmx_caps_read. */
 struct vmx_caps {
@@ -112,7 +112,7 @@ struct vmx_controls {
 	uint64_t eptp_flags;     /* or-ed to the root's address */
 	/* Real CR0 and CR4 in the guest: bits that must be 1, and bits that may be. */
 	uint64_t cr0_must, cr0_may, cr4_must, cr4_may;
-	uint64_t cr4_guest;      /* CR4 bits that guests may set, and own unless cr4_host has them */
+	uint64_t cr4_guest;      /* CR4 bits that guests may set */
 };
 
 /*

@@ -60,7 +60,8 @@ void vmx_efer_set(struct vmx_vcpu *v, uint64_t efer)
 		uint64_t attr = vmcs_read(VMCS_GUEST_ATTR + 2 * HVM_TR);
 
 		if ((attr & ATTR_TYPE) != TYPE_BUSY_TSS)
-			vmcs_write(VMCS_GUEST_ATTR + 2 * HVM_TR, (attr & ~ATTR_TYPE) | TYPE_BUSY_TSS);
+			vmcs_write(VMCS_GUEST_ATTR + 2 * HVM_TR,
+			           (attr & ~(uint64_t)ATTR_TYPE) | TYPE_BUSY_TSS);
 	}
 }
 

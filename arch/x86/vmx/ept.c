@@ -13,7 +13,7 @@ struct nested_format ept_format(bool large_2m, bool large_1g, bool mmio_misconfi
 		.present_mask = EPT_RWX,
 		.addr_mask = EPT_ADDR_MASK,
 		.table_bits = EPT_RWX | EPT_ACCESS,
-		/* Accessed and dirty from the start: the processor need not write them, where it can. */
+		/* Accessed and dirty from the start: then the processor never writes them. */
 		.leaf_bits = EPT_RWX | EPT_WB | EPT_ACCESS | EPT_DIRTY,
 		.large_bit = EPT_LARGE,
 		.mmio_entry = mmio_misconfig ? EPT_WRITE : EPT_IGNORED,

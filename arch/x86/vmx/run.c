@@ -18,10 +18,10 @@
 /* Exits caused by the instruction at RIP: no event was being delivered, and its length is known.
  * SDM 3C 28.2.4, 28.2.5. CPUID to XRSTORS, without the asynchronous and fault-like ones between. */
 #define REASON_BIT(r) (1ull << (r))
-#define REASONS_INSTRUCTION                                                                         \
-	((REASON_BIT(33) - REASON_BIT(REASON_CPUID)) | REASON_BIT(REASON_MWAIT) |                   \
-	 REASON_BIT(REASON_MONITOR) | REASON_BIT(REASON_PAUSE) | REASON_BIT(46) | REASON_BIT(47) |  \
-	 REASON_BIT(REASON_INVEPT) | REASON_BIT(51) | (REASON_BIT(56) - REASON_BIT(53)) |           \
+#define REASONS_INSTRUCTION                                                                       \
+	((REASON_BIT(33) - REASON_BIT(REASON_CPUID)) | REASON_BIT(REASON_MWAIT) |                 \
+	 REASON_BIT(REASON_MONITOR) | REASON_BIT(REASON_PAUSE) | REASON_BIT(46) | REASON_BIT(47) | \
+	 REASON_BIT(REASON_INVEPT) | REASON_BIT(51) | (REASON_BIT(56) - REASON_BIT(53)) |         \
 	 (REASON_BIT(62) - REASON_BIT(57)) | REASON_BIT(63))
 
 static bool is_instruction(uint32_t reason)
@@ -43,6 +43,11 @@ static void interruptibility_set(struct vmx_vcpu *v, uint32_t value)
 		return;
 	v->interruptibility = value;
 	vmcs_write(VMCS_INTERRUPTIBILITY, value);
+}
+
+static bool interruptible(const struct hvm_vcpu *vcpu, const struct vmx_vcpu *v)
+{
+	return (vcpu->rflags & HVM_RFLAGS_IF) && !(v->interruptibility & BLOCK_SHADOW);
 }
 
 /* Error codes go with these, in protected mode only. SDM 3C 27.2.1.3. */
@@ -114,8 +119,7 @@ static bool events_prepare(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 		}
 	}
 	if (vcpu->irq_offer >= 0) {
-		offered = !busy && (vcpu->rflags & HVM_RFLAGS_IF) &&
-		          !(v->interruptibility & BLOCK_SHADOW);
+		offered = !busy && interruptible(vcpu, v);
 		if (offered)
 			vmcs_write(VMCS_ENTRY_EVENT,
 			           (uint32_t)vcpu->irq_offer | EVENT_EXTERNAL << 8 | EVENT_VALID);
@@ -163,8 +167,12 @@ static void registers_write(const struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 		vmcs_write(VMCS_GUEST_RIP, v->rip = vcpu->rip);
 	if (vcpu->gpr[HVM_RSP] != v->rsp)
 		vmcs_write(VMCS_GUEST_RSP, v->rsp = vcpu->gpr[HVM_RSP]);
-	if (rflags != v->rflags)
+	if (rflags != v->rflags) {
 		vmcs_write(VMCS_GUEST_RFLAGS, v->rflags = rflags);
+		/* Blocking by STI asks for IF = 1. SDM 3C 27.3.1.5. */
+		if (!(rflags & HVM_RFLAGS_IF))
+			interruptibility_set(v, v->interruptibility & ~(uint32_t)BLOCK_STI);
+	}
 	if (unlikely(vcpu->tsc_offset != v->tsc_offset)) {
 		v->tsc_offset = vcpu->tsc_offset;
 		vmcs_write(VMCS_TSC_OFFSET, v->tsc_offset);
@@ -246,7 +254,7 @@ void vmx_run(struct hvm_vcpu *vcpu)
 	vcpu->gpr[HVM_RSP] = v->rsp = vmcs_read(VMCS_GUEST_RSP);
 	vcpu->rflags = v->rflags = vmcs_read(VMCS_GUEST_RFLAGS);
 	v->interruptibility = (uint32_t)vmcs_read(VMCS_INTERRUPTIBILITY);
-	vcpu->interruptible = (vcpu->rflags & HVM_RFLAGS_IF) && !(v->interruptibility & BLOCK_SHADOW);
+	vcpu->interruptible = interruptible(vcpu, v);
 	if (is_instruction(reason)) {
 		vcpu->exit.insn_len = (uint8_t)vmcs_read(VMCS_EXIT_LEN);
 	} else {

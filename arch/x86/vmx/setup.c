@@ -170,7 +170,8 @@ void vmx_setup(struct hvm_vcpu *vcpu)
 static void reset_live_registers(void)
 {
 	static const uint32_t zero[] = {
-		MSR_STAR, MSR_LSTAR, MSR_CSTAR, MSR_SFMASK, MSR_KERNEL_GS_BASE, MSR_TSC_AUX, MSR_XSS,
+		MSR_STAR,           MSR_LSTAR,   MSR_CSTAR, MSR_SFMASK,
+		MSR_KERNEL_GS_BASE, MSR_TSC_AUX, MSR_XSS,
 	};
 
 	for (unsigned i = 0; i < ARRAY_LEN(zero); i++)

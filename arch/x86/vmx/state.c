@@ -6,6 +6,7 @@
 
 #define ATTR_TYPE  0xfu
 #define ATTR_S     BIT(4)
+#define ATTR_DPL   (3ull << 5)
 #define ATTR_P     BIT(7)
 #define ATTR_L     BIT(13)
 #define ATTR_G     BIT(15)
@@ -21,15 +22,13 @@ static struct hvm_seg seg_fixed(const struct hvm_seg *in, unsigned index)
 	struct hvm_seg s = *in;
 
 	if (index == HVM_TR) { /* must be usable and busy */
-		uint32_t type = s.attr & ATTR_TYPE;
+		bool bits16 = (s.attr & ATTR_TYPE) == 1 || (s.attr & ATTR_TYPE) == TSS_16_BUSY;
 
 		if (s.attr & HVM_SEG_UNUSABLE)
-			s = (struct hvm_seg){.attr = ATTR_P | TSS_32_BUSY, .limit = 0xffff};
-		else
-			s.attr = (uint32_t)(ATTR_P | (type == 1 || type == TSS_16_BUSY ? TSS_16_BUSY
-			                                                               : TSS_32_BUSY));
+			s = (struct hvm_seg){.limit = 0xffff};
+		s.attr = (uint32_t)(ATTR_P | (bits16 ? TSS_16_BUSY : TSS_32_BUSY));
 	} else if ((s.attr & HVM_SEG_UNUSABLE) || !(s.attr & ATTR_P)) {
-		s.attr = (uint32_t)HVM_SEG_UNUSABLE | (s.attr & 0x60); /* SS.DPL is the CPL even then */
+		s.attr = (uint32_t)(HVM_SEG_UNUSABLE | (s.attr & ATTR_DPL)); /* SS.DPL is the CPL */
 		return s;
 	} else if (index == HVM_LDTR) {
 		s.attr = (uint32_t)(ATTR_P | 2);
@@ -207,8 +206,12 @@ void vmx_dump(struct hvm_vcpu *vcpu)
 		"R8",  "R9",  "R10", "R11", "R12", "R13", "R14", "R15"};
 
 	plat_log("vmx: vCPU %u", vcpu->index);
-	for (unsigned i = 0; i < HVM_GPR_COUNT; i++)
-		plat_log("  %-24s %016llx", gpr_name[i], (unsigned long long)vcpu->gpr[i]);
+	for (unsigned i = 0; i < HVM_GPR_COUNT; i += 4)
+		plat_log("  %-3s %016llx  %-3s %016llx  %-3s %016llx  %-3s %016llx", gpr_name[i],
+		         (unsigned long long)vcpu->gpr[i], gpr_name[i + 1],
+		         (unsigned long long)vcpu->gpr[i + 1], gpr_name[i + 2],
+		         (unsigned long long)vcpu->gpr[i + 2], gpr_name[i + 3],
+		         (unsigned long long)vcpu->gpr[i + 3]);
 	for (unsigned i = 0; i < ARRAY_LEN(dump_fields); i++) {
 		uint64_t value;
 

@@ -26,7 +26,9 @@ section .text
 %endrep
 %endmacro
 
-%define MOST_GPRS rax,0, rcx,1, rdx,2, rbx,3, rbp,5, rsi,6, r8,8, r9,9, r10,10, r11,11, r12,12, r13,13, r14,14, r15,15
+; All but RSP, which the VMCS holds, and RDI, which comes last.
+%define MOST_GPRS rax,0, rcx,1, rdx,2, rbx,3, rbp,5, rsi,6, r8,8, r9,9, r10,10, r11,11, \
+	r12,12, r13,13, r14,14, r15,15
 
 ; int vmx_switch(struct hvm_vcpu *vcpu, uint64_t *host_rsp, bool launched)
 align 16

@@ -1,4 +1,4 @@
-/* The VMX back end: what the machine can do, VMX operation on each core, and the operations table. */
+/* The VMX back end: what the machine can do, VMX operation on each core, the operations table. */
 #include "arch/platform.h"
 #include "arch/x86/core.h"
 #include "arch/x86/cpu.h"
@@ -19,8 +19,8 @@ void vmx_field_refused(uint32_t field, bool write)
 	uint64_t error = 0;
 
 	vmcs_read_maybe(VMCS_INSTRUCTION_ERROR, &error);
-	plat_panic("vmx: VMCS field 0x%x refused a %s (error %llu)", field, write ? "write" : "read",
-	           (unsigned long long)error);
+	plat_panic("vmx: VMCS field 0x%x refused a %s (error %llu)", field,
+	           write ? "write" : "read", (unsigned long long)error);
 }
 
 static unsigned maxphyaddr(void)
@@ -38,8 +38,8 @@ static int vmx_probe(const char *const *disable, unsigned disable_count, char *w
 
 	if (!(cpu_id(1, 0).ecx & CPUID_VMX)) {
 		fmt_snprintf(why, why_len,
-		             "VMX: CPUID does not report it: Quell needs VMX with EPT; have the "
-		             "hypervisor below offer nested virtualization, or use another machine");
+		             "VMX: CPUID does not report it: Quell needs VMX with EPT; enable it "
+		             "in the firmware setup, or have the hypervisor below offer it");
 		return -ENODEV;
 	}
 	vmx_caps_read(&caps, hvm_rdmsr_safe);
@@ -87,8 +87,8 @@ static int vmx_core_enable(void)
 	cr0 = (cpu_cr0() | caps.cr0_fixed0) & caps.cr0_fixed1;
 	cr4 = cpu_cr4() | CR4_VMXE | caps.cr4_fixed0;
 	if (cr4 & ~caps.cr4_fixed1) {
-		plat_log("core %u: VMX: CR4 = 0x%llx, allowed 0x%llx", core, (unsigned long long)cr4,
-		         (unsigned long long)caps.cr4_fixed1);
+		plat_log("core %u: VMX: CR4 = 0x%llx, allowed 0x%llx", core,
+		         (unsigned long long)cr4, (unsigned long long)caps.cr4_fixed1);
 		return -EIO;
 	}
 	cpu_cr0_set(cr0);
@@ -98,7 +98,7 @@ static int vmx_core_enable(void)
 	failed = vmx_vmxon_safe(&region_hpa);
 	if (failed) {
 		cpu_cr4_set(cr4 & ~CR4_VMXE);
-		plat_log("core %u: VMX: VMXON %s: is another hypervisor or firmware using it?", core,
+		plat_log("core %u: VMX: VMXON %s: is other software using VMX?", core,
 		         failed == 2 ? "faulted" : "failed");
 		return -EIO;
 	}

@@ -36,7 +36,7 @@ struct vmx_vcpu {
 	uint32_t pin, proc, entry;       /* as the VMCS has them */
 	uint32_t interruptibility;       /* as the VMCS has it */
 
-	uint32_t event, event_error, event_len; /* for the next entry; valid if hvm.exception_pending */
+	uint32_t event, event_error, event_len; /* for the next entry, if exception_pending */
 	bool nmi_pending;                /* an NMI waits until the guest can take one */
 	bool flush;                      /* drop this VPID's translations before entry */
 	bool launched;

@@ -516,7 +516,8 @@ static bool modes(void)
 	STEP(1);
 	GO(WRMSR);
 	smoke.ops->state_get(v, &state);
-	WANT(state.efer == 0 && state.cr0 == 0x11 && state.cr4 == BIT(5) && state.cr3 == SMOKE_PML4);
+	WANT(state.efer == 0 && state.cr0 == 0x11 && state.cr4 == BIT(5));
+	WANT(state.cr3 == SMOKE_PML4);
 	state.efer = BIT(8);
 	smoke.ops->state_set(v, &state);
 	STEP(2);
