@@ -6,6 +6,8 @@
 #define HOUSEKEEP_NS  10000000ull
 /* A device whose completions cannot wake the core is looked at this often while it sleeps. */
 #define BLIND_WAIT_NS 50000ull
+/* With requests in flight no sleep is longer, so that a driver notices a dead device. */
+#define FLIGHT_WAIT_NS 1000000000ull
 
 static uint64_t ns_to_tsc(uint64_t ns)
 {
@@ -412,22 +414,28 @@ static bool arm_all(struct ioloop *loop)
 	return look_again(loop, loop->cold, cold) || pending;
 }
 
-/* Completion interrupts on or off. False: some device has something, or cannot wake us. */
-static bool devices_irq_set(struct ioloop *loop, bool on, bool *blind)
+/* Completion interrupts off again. */
+static void devices_irq_off(struct ioloop *loop)
 {
-	bool quiet = true;
+	for (uint32_t i = 0; i < loop->dev_count; i++)
+		if (loop->dev[i]->ops->irq_set)
+			loop->dev[i]->ops->irq_set(loop->dev[i], false);
+}
 
+/* Completion interrupts on. False: some device already has one. *longest_ns shrinks to what the
+ * devices can bear. */
+static bool devices_irq_on(struct ioloop *loop, uint64_t *longest_ns)
+{
 	for (uint32_t i = 0; i < loop->dev_count; i++) {
 		struct bio_dev *dev = loop->dev[i];
 
-		if (!dev->in_flight && on)
+		if (!dev->in_flight)
 			continue;
-		if (!dev->ops->irq_set)
-			*blind |= dev->in_flight != 0;
-		else if (!dev->ops->irq_set(dev, on))
-			quiet = false;
+		*longest_ns = MIN(*longest_ns, dev->ops->irq_set ? FLIGHT_WAIT_NS : BLIND_WAIT_NS);
+		if (dev->ops->irq_set && !dev->ops->irq_set(dev, true))
+			return false;
 	}
-	return quiet;
+	return true;
 }
 
 static bool has_business(struct ioloop *loop)
@@ -438,8 +446,7 @@ static bool has_business(struct ioloop *loop)
 
 static void sleep_try(struct ioloop *loop)
 {
-	uint64_t deadline_tsc = UINT64_MAX, slept_tsc;
-	bool blind = false;
+	uint64_t longest_ns = UINT64_MAX, deadline_tsc, slept_tsc;
 
 	if (arm_all(loop)) {
 		loop->counts.last_look_hits++;
@@ -448,22 +455,21 @@ static void sleep_try(struct ioloop *loop)
 	atomic_store(&loop->sleeping, 1);
 	/* Against core_rouse: we say "asleep" before we look; they set a bit before they ask. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (has_business(loop) || !devices_irq_set(loop, true, &blind)) {
+	if (has_business(loop) || !devices_irq_on(loop, &longest_ns)) {
 		atomic_store(&loop->sleeping, 0);
-		devices_irq_set(loop, false, &blind);
+		devices_irq_off(loop);
 		loop->counts.last_look_hits++;
 		return;
 	}
-	slept_tsc = plat_tsc();
 	if (loop->housekeep_timed)
-		deadline_tsc = slept_tsc + loop->housekeep_tsc;
-	if (blind)
-		deadline_tsc = slept_tsc + ns_to_tsc(BLIND_WAIT_NS);
+		longest_ns = MIN(longest_ns, HOUSEKEEP_NS);
+	slept_tsc = plat_tsc();
+	deadline_tsc = longest_ns == UINT64_MAX ? UINT64_MAX : slept_tsc + ns_to_tsc(longest_ns);
 	loop->counts.sleeps++;
 	plat_wait(&loop->wake, deadline_tsc);
 	atomic_store(&loop->sleeping, 0);
 	atomic_store(&loop->wake, 0);
-	devices_irq_set(loop, false, &blind);
+	devices_irq_off(loop);
 	loop->counts.wakes++;
 	loop->now_tsc = plat_tsc();
 	loop->counts.sleep_tsc += loop->now_tsc - slept_tsc;

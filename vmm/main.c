@@ -244,5 +244,6 @@ void quell_main(const struct boot_info *info)
 	run();
 	report = (struct report){vms, vm_count, &loop, plat_tsc() - start_tsc};
 	report_print(&report);
+	nvme_shutdown_all();
 	core_power_off(all_well());
 }

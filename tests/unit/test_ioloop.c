@@ -406,30 +406,68 @@ static void wait_note(const atomic_uint *wake, uint64_t deadline_tsc)
 	ioloop_stop(&loop);
 }
 
-static void completion_wakes_or_is_looked_for(void)
+/* How long the loop is ready to sleep with one request in flight on a device with these ops. */
+static uint64_t sleep_with_flight(const struct bio_ops *ops)
 {
-	static const struct bio_ops blind_ops = {NULL, d_commit, d_poll, NULL};
-
-	/* A device without an interrupt and with a request in flight bounds the sleep. */
-	setup(1, IOQ_POLL_AUTO);
-	disk.dev.ops = &blind_ops;
-	disk.dev.in_flight = 0;
-	fake_wait = wait_note;
-	ioloop_run(&loop);
-	CHECK_EQ(wait_deadline, UINT64_MAX - fake_tsc);
 	setup(1, 0);
+	disk.dev.ops = ops;
 	queues[0].flying = 1;
 	disk.from[0] = &queues[0];
 	disk.dev.in_flight = 1;
-	/* With an interrupt that is not quiet there is no sleep: the completion is there. */
-	disk.irq_quiet = false;
-	fake_wait = wait_and_stop;
-	ioloop_pass(&loop);
-	CHECK_EQ(queues[0].ioq.counts.requests, 1);
+	wait_deadline = 0;
+	fake_wait = wait_note;
+	ioloop_run(&loop);
+	return wait_deadline;
+}
+
+static unsigned d_poll_nothing(struct bio_dev *dev, unsigned budget)
+{
+	(void)dev;
+	(void)budget;
+	return 0;
+}
+
+static void sleep_is_bounded_by_flight(void)
+{
+	static const struct bio_ops blind_ops = {NULL, d_commit, d_poll_nothing, NULL};
+	static const struct bio_ops slow_ops = {NULL, d_commit, d_poll_nothing, d_irq_set};
+
+	setup(1, IOQ_POLL_AUTO);
+	fake_wait = wait_note;
+	ioloop_run(&loop);
+	CHECK_EQ(wait_deadline, UINT64_MAX - fake_tsc);
+	/* Without an interrupt the core looks itself; with one, it looks whether the device lives. */
+	CHECK_EQ(sleep_with_flight(&blind_ops), 50000);
+	CHECK_EQ(sleep_with_flight(&slow_ops), 1000000000);
+	CHECK(!disk.irq_on);
+}
+
+static unsigned irq_refusals;
+
+static bool d_irq_refuse(struct bio_dev *dev, bool on)
+{
+	(void)dev;
+	if (on && ++irq_refusals == 3)
+		ioloop_stop(&loop);
+	return !on;
+}
+
+static void completion_in_the_last_look(void)
+{
+	static const struct bio_ops busy_ops = {NULL, d_commit, d_poll_nothing, d_irq_refuse};
+
+	setup(1, 0);
+	disk.dev.ops = &busy_ops;
+	disk.dev.in_flight = 1;
+	irq_refusals = 0;
+	ioloop_run(&loop);
+	CHECK_EQ(loop.counts.sleeps, 0);
+	CHECK_EQ(loop.counts.last_look_hits, 3);
 }
 
 TESTS(T(attach_arms), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
       T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
       T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
       T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
-      T(always_never_sleeps), T(detach_drains), T(completion_wakes_or_is_looked_for))
+      T(always_never_sleeps), T(detach_drains), T(sleep_is_bounded_by_flight),
+      T(completion_in_the_last_look))
