@@ -163,6 +163,7 @@ static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
 {
 	const struct manifest_disk *config = &vm->config->disk[index];
 	struct bio_extent extent;
+	int error;
 	char why[MANIFEST_ERR_MAX], serial[21];
 	struct vblk *blk = plat_mem_alloc(sizeof(*blk), CACHE_LINE_BYTES);
 
@@ -171,7 +172,13 @@ static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
 	if (source_open(config->source, file, !config->readonly, &extent, why, sizeof(why)))
 		return fail(err, config->source_pos, "guest \"%s\": %s", vm->name, why);
 	fmt_snprintf(serial, sizeof(serial), "quell-%u-%u", vm->index, index);
-	if (vblk_create(blk, config, extent, &vm->mem, serial) || virtio_pci_blk_add(vm, blk))
+	error = vblk_create(blk, config, extent, &vm->mem, serial);
+	if (error == -EINVAL)
+		return fail(err, config->source_pos,
+		            "guest \"%s\": %s is empty or no whole number of its drive's blocks of %u "
+		            "bytes: choose another source",
+		            vm->name, config->source, extent.dev->block_bytes);
+	if (error || virtio_pci_blk_add(vm, blk))
 		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name, index);
 	if (ioloop_dev_add(loop, extent.dev))
 		return fail(err, config->source_pos, "more than %u block devices in use: take fewer",
