@@ -64,7 +64,7 @@ struct boot_info {
 	hpa_t runtime_services_hpa; /* EFI_RUNTIME_SERVICES, for power-off and reset; 0: none */
 	hpa_t image_hpa;           /* the loaded PE image */
 	uint64_t image_len_bytes;
-	hpa_t arena_hpa;           /* zeroed, below 4 GiB: first page tables and the boot core's block */
+	hpa_t arena_hpa;           /* zeroed, below 4 GiB: page tables, the boot core's block */
 	uint64_t arena_len_bytes;
 
 	/* Wall clock: seconds since 1970 UTC when this core's TSC was wall_tsc; 0: unknown. */

@@ -28,7 +28,8 @@ static void image_dir(const struct boot *boot, CHAR16 path[PATH_CHARS])
 		if (node->Type == MEDIA_DEVICE_PATH && node->SubType == MEDIA_FILEPATH_DP) {
 			if (n && path[n - 1] != u'\\' && n < PATH_CHARS - 1)
 				path[n++] = u'\\';
-			for (UINTN i = 0; i + 1 < len - sizeof(*node) && n < PATH_CHARS - 1; i += 2) {
+			for (UINTN i = 0; i + 1 < len - sizeof(*node) && n < PATH_CHARS - 1;
+			     i += 2) {
 				CHAR16 c = (CHAR16)(text[i] | text[i + 1] << 8);
 
 				if (!c)
@@ -62,9 +63,11 @@ bool files_open(struct boot *boot)
 	}
 	boot->info->image_hpa = (hpa_t)boot->loaded->ImageBase;
 	boot->info->image_len_bytes = ALIGN_UP(boot->loaded->ImageSize, (uint64_t)PAGE_SIZE);
-	if (EFI_ERROR(boot->bs->HandleProtocol(boot->loaded->DeviceHandle, &fs_guid, (void **)&fs)) ||
+	if (EFI_ERROR(
+	            boot->bs->HandleProtocol(boot->loaded->DeviceHandle, &fs_guid, (void **)&fs)) ||
 	    EFI_ERROR(fs->OpenVolume(fs, &root))) {
-		say("quell: cannot read the volume the .efi came from: start it from a FAT partition");
+		say("quell: cannot read the volume the .efi came from: start it from a FAT "
+		    "partition");
 		return false;
 	}
 	image_dir(boot, path);
@@ -133,22 +136,25 @@ static const char *load(struct boot *boot, const char *name, uint64_t max_bytes)
 		return "too many files: name fewer different ones";
 	file = file_open(boot, name, &len);
 	if (!file) {
-		fmt_snprintf(why, sizeof(why),
-		             "file \"%s\" not found beside the .efi: copy it there or correct the name",
-		             name);
+		fmt_snprintf(
+		        why, sizeof(why),
+		        "file \"%s\" not found beside the .efi: copy it there or correct the name",
+		        name);
 		return why;
 	}
 	if (len > max_bytes) {
 		file->Close(file);
-		fmt_snprintf(why, sizeof(why), "file \"%s\" has %llu MiB: at most %llu MiB can be loaded",
-		             name, (unsigned long long)((len + MIB - 1) / MIB),
+		fmt_snprintf(why, sizeof(why),
+		             "file \"%s\" has %llu MiB: at most %llu MiB can be loaded", name,
+		             (unsigned long long)((len + MIB - 1) / MIB),
 		             (unsigned long long)(max_bytes / MIB));
 		return why;
 	}
 	slot->base_hpa = boot_alloc(boot, len + 1, 0);
 	if (!slot->base_hpa) {
 		file->Close(file);
-		fmt_snprintf(why, sizeof(why), "file \"%s\": no %llu MiB of free memory in one piece", name,
+		fmt_snprintf(why, sizeof(why),
+		             "file \"%s\": no %llu MiB of free memory in one piece", name,
 		             (unsigned long long)(len / MIB + 1));
 		return why;
 	}
@@ -164,8 +170,8 @@ static const char *load(struct boot *boot, const char *name, uint64_t max_bytes)
 		say_raw("\r\n");
 	file->Close(file);
 	if (!ok) {
-		fmt_snprintf(why, sizeof(why), "file \"%s\" cannot be read to its end: check the medium",
-		             name);
+		fmt_snprintf(why, sizeof(why),
+		             "file \"%s\" cannot be read to its end: check the medium", name);
 		return why;
 	}
 	((char *)slot->base_hpa)[len] = 0;
@@ -211,8 +217,8 @@ bool files_load(struct boot *boot)
 
 	if (why)
 		return complain((struct manifest_pos){1, 1}, why);
-	if (manifest_parse((const char *)boot->info->files[0].base_hpa, boot->info->files[0].len_bytes,
-	                   &manifest, &error))
+	if (manifest_parse((const char *)boot->info->files[0].base_hpa,
+	                   boot->info->files[0].len_bytes, &manifest, &error))
 		return complain(error.pos, error.text);
 	for (uint32_t i = 0; i < manifest.guest_count; i++)
 		ok = load_guest(boot, &manifest.guest[i]) && ok;

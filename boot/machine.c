@@ -5,7 +5,7 @@
 #include "arch/x86/apic.h"
 #include "arch/x86/percore.h"
 
-#define MP_ENABLED BIT(1)
+#define MP_ENABLED        BIT(1)
 #define TABLES_BASE_COUNT 256u
 
 /* UEFI PI 1.7 volume 2, 13.4: EFI_MP_SERVICES_PROTOCOL; gnu-efi has no words for it. */
@@ -18,7 +18,8 @@ struct mp_processor {
 
 struct mp_services {
 	EFI_STATUS(EFIAPI *count)(struct mp_services *mp, UINTN *all, UINTN *enabled);
-	EFI_STATUS(EFIAPI *processor)(struct mp_services *mp, UINTN index, struct mp_processor *out);
+	EFI_STATUS(EFIAPI *processor)
+	(struct mp_services *mp, UINTN index, struct mp_processor *out);
 };
 
 static bool guid_equal(const EFI_GUID *a, const EFI_GUID *b)
@@ -33,12 +34,14 @@ static void find_rsdp(struct boot *boot)
 	for (unsigned g = 0; g < ARRAY_LEN(acpi) && !boot->info->rsdp_hpa; g++)
 		for (UINTN i = 0; i < boot->st->NumberOfTableEntries; i++)
 			if (guid_equal(&boot->st->ConfigurationTable[i].VendorGuid, &acpi[g]))
-				boot->info->rsdp_hpa = (hpa_t)boot->st->ConfigurationTable[i].VendorTable;
+				boot->info->rsdp_hpa =
+				        (hpa_t)boot->st->ConfigurationTable[i].VendorTable;
 }
 
 static unsigned cpus_from_mp(const struct boot *boot, uint32_t *ids)
 {
-	EFI_GUID guid = {0x3fdda605, 0xa76e, 0x4f46, {0xad, 0x29, 0x12, 0xf4, 0x53, 0x1b, 0x3d, 0x08}};
+	EFI_GUID guid = {
+	        0x3fdda605, 0xa76e, 0x4f46, {0xad, 0x29, 0x12, 0xf4, 0x53, 0x1b, 0x3d, 0x08}};
 	struct mp_services *mp;
 	UINTN all = 0, enabled = 0;
 	unsigned count = 0;
@@ -118,7 +121,8 @@ static void find_time(struct boot *boot)
 	boot->info->wall_tsc = plat_tsc();
 	if (t.Year < 1970 || t.Month < 1 || t.Month > 12 || t.Day < 1 || t.Day > 31)
 		return;
-	s = days_from_date(t.Year, t.Month, t.Day) * 86400 + t.Hour * 3600 + t.Minute * 60 + t.Second;
+	s = days_from_date(t.Year, t.Month, t.Day) * 86400 + t.Hour * 3600 + t.Minute * 60 +
+	    t.Second;
 	if (t.TimeZone != EFI_UNSPECIFIED_TIMEZONE && t.TimeZone >= -1440 && t.TimeZone <= 1440)
 		s += t.TimeZone * 60; /* local time = UTC - TimeZone */
 	boot->info->wall_unix_s = s > 0 ? (uint64_t)s : 0;

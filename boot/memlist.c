@@ -104,7 +104,8 @@ void memlist_finish(struct boot_info *info)
 			cut(&mem[kept - 1], &one);
 		if (kept && !mem[kept - 1].len_bytes)
 			kept--;
-		if (kept && mem[kept - 1].type == one.type && one.base_hpa <= end_of(&mem[kept - 1])) {
+		if (kept && mem[kept - 1].type == one.type &&
+		    one.base_hpa <= end_of(&mem[kept - 1])) {
 			hpa_t end = MAX(end_of(&mem[kept - 1]), end_of(&one));
 
 			mem[kept - 1].len_bytes = end - mem[kept - 1].base_hpa;

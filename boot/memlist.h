@@ -14,7 +14,8 @@ enum boot_mem_type memlist_type(uint32_t efi_type);
 void memlist_add(struct boot_info *info, hpa_t base_hpa, uint64_t len_bytes,
                  enum boot_mem_type type);
 
-/* Sorts; joins neighbours of one type; where ranges overlap, free memory is what nobody else claims. */
+/* Sorts; joins neighbours of one type; where ranges overlap, free memory is what nobody else
+ * claims. */
 void memlist_finish(struct boot_info *info);
 
 /* The highest free page below 1 MiB but page 0, for starting processors; 0: none. */

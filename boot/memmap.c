@@ -2,8 +2,8 @@
 #include "boot/boot.h"
 #include "boot/memlist.h"
 
-#define LEAVE_TRIES   8u
-#define SLACK_DESCS   64u /* the map grows while we allocate room for it */
+#define LEAVE_TRIES 8u
+#define SLACK_DESCS 64u /* the map grows while we allocate room for it */
 
 static uint8_t *map;
 static UINTN map_bytes, map_room, desc_bytes;
@@ -16,7 +16,8 @@ hpa_t boot_alloc(const struct boot *boot, uint64_t len_bytes, uint64_t below_byt
 
 	if (EFI_ERROR(boot->bs->AllocatePages(how, EfiLoaderData, pages, &at)))
 		return 0;
-	/* Address 0 is a page like any other to firmware; to us it means none. Keep it, take another. */
+	/* Address 0 is a page like any other to firmware; to us it means none. Keep it, take
+	 * another. */
 	if (at == 0 && EFI_ERROR(boot->bs->AllocatePages(how, EfiLoaderData, pages, &at)))
 		return 0;
 	return at;
@@ -27,7 +28,8 @@ static void convert(struct boot_info *info)
 	for (UINTN at = 0; at + desc_bytes <= map_bytes; at += desc_bytes) {
 		const EFI_MEMORY_DESCRIPTOR *d = (const EFI_MEMORY_DESCRIPTOR *)(map + at);
 
-		memlist_add(info, d->PhysicalStart, d->NumberOfPages * PAGE_SIZE, memlist_type(d->Type));
+		memlist_add(info, d->PhysicalStart, d->NumberOfPages * PAGE_SIZE,
+		            memlist_type(d->Type));
 	}
 	memlist_finish(info);
 	/* A page that was the firmware's until now will do for starting processors. */

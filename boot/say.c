@@ -22,8 +22,8 @@ static bool conout_is_serial(const struct boot *boot)
 	UINTN size = sizeof(path);
 	UINTN at = 0;
 
-	if (EFI_ERROR(boot->st->RuntimeServices->GetVariable((CHAR16 *)u"ConOut", &global, NULL, &size,
-	                                                     path)))
+	if (EFI_ERROR(boot->st->RuntimeServices->GetVariable((CHAR16 *)u"ConOut", &global, NULL,
+	                                                     &size, path)))
 		return false;
 	while (at + 4 <= size) {
 		const EFI_DEVICE_PATH *node = (const EFI_DEVICE_PATH *)&path[at];

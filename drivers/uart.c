@@ -3,25 +3,25 @@
 
 enum uart_reg {
 	UART_DATA = 0,
-	UART_IER  = 1,
-	UART_FCR  = 2,
-	UART_LCR  = 3,
-	UART_MCR  = 4,
-	UART_LSR  = 5,
-	UART_SCR  = 7,
+	UART_IER = 1,
+	UART_FCR = 2,
+	UART_LCR = 3,
+	UART_MCR = 4,
+	UART_LSR = 5,
+	UART_SCR = 7,
 	/* with LCR.DLAB */
 	UART_DLL = 0,
 	UART_DLM = 1,
 };
 
-#define IER_RECEIVE 0x01
+#define IER_RECEIVE      0x01
 #define FCR_ENABLE_CLEAR 0x07 /* both FIFOs on and empty, receive trigger at one byte */
-#define LCR_8N1     0x03
-#define LCR_DLAB    0x80
+#define LCR_8N1          0x03
+#define LCR_DLAB         0x80
 #define MCR_DTR_RTS_OUT2 0x0b /* OUT2 lets the interrupt line out on PCs */
-#define LSR_DATA    0x01
-#define LSR_THR_EMPTY 0x20
-#define LSR_IDLE    0x40
+#define LSR_DATA         0x01
+#define LSR_THR_EMPTY    0x20
+#define LSR_IDLE         0x40
 
 /* One byte takes 87 us at 115200; a port read takes about 1 us. */
 #define PUT_SPINS 20000u

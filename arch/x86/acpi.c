@@ -81,7 +81,8 @@ const struct acpi_header *acpi_find(hpa_t rsdp_hpa, const char signature[4])
 		hpa_t hpa = load((const uint8_t *)root + at, step);
 		const struct acpi_header *h = (const struct acpi_header *)hpa;
 
-		if (!hpa || paging_map_missing(hpa, sizeof(*h)) || memcmp(h->signature, signature, 4))
+		if (!hpa || paging_map_missing(hpa, sizeof(*h)) ||
+		    memcmp(h->signature, signature, 4))
 			continue;
 		h = table_at(hpa);
 		if (h)

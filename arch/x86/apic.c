@@ -12,14 +12,14 @@
 
 /* Register offsets of xAPIC; x2APIC's MSR is 0x800 + offset / 16. */
 enum apic_reg {
-	APIC_ID       = 0x20,
-	APIC_TPR      = 0x80,
-	APIC_EOI      = 0xb0,
-	APIC_SVR      = 0xf0,
-	APIC_ESR      = 0x280,
+	APIC_ID = 0x20,
+	APIC_TPR = 0x80,
+	APIC_EOI = 0xb0,
+	APIC_SVR = 0xf0,
+	APIC_ESR = 0x280,
 	APIC_LVT_CMCI = 0x2f0,
-	APIC_ICR      = 0x300,
-	APIC_ICR_HI   = 0x310,
+	APIC_ICR = 0x300,
+	APIC_ICR_HI = 0x310,
 	APIC_LVT_TIMER = 0x320,
 	APIC_LVT_THERMAL = 0x330,
 	APIC_LVT_PERF = 0x340,
@@ -49,7 +49,7 @@ static struct {
 	bool x2;
 	bool deadline;
 	uint64_t per_tsc_q32;
-	uint64_t clamp_tsc;     /* cycles the 32-bit counter can hold */
+	uint64_t clamp_tsc; /* cycles the 32-bit counter can hold */
 } apic;
 
 static uint32_t reg_read(enum apic_reg reg)
@@ -218,7 +218,8 @@ static void timer_write(uint64_t deadline_tsc)
 	uint64_t now, delta;
 
 	if (apic.deadline) {
-		cpu_wrmsr(MSR_TSC_DEADLINE, deadline_tsc == UINT64_MAX ? 0 : MAX(deadline_tsc, 1ull));
+		cpu_wrmsr(MSR_TSC_DEADLINE,
+		          deadline_tsc == UINT64_MAX ? 0 : MAX(deadline_tsc, 1ull));
 		return;
 	}
 	if (deadline_tsc == UINT64_MAX) {

@@ -129,11 +129,11 @@ static void cell_draw(uint32_t col, uint32_t row, char c)
 	const uint8_t *glyph = font[c - FIRST_GLYPH];
 
 	for (uint32_t y = 0; y < CELL_H; y++, line += con.stride_px) {
-		uint32_t glyph_row = (y - GLYPH_TOP) / 2; /* wraps to a large number above the glyph */
+		uint32_t glyph_row = (y - GLYPH_TOP) / 2; /* above the glyph: a large number */
 		uint8_t bits = glyph_row < GLYPH_ROWS ? glyph[glyph_row] : 0;
 
 		for (uint32_t x = 0; x < CELL_W; x++)
-			line[x] = x < GLYPH_COLS && (bits >> (GLYPH_COLS - 1 - x) & 1) ? INK : PAPER;
+			line[x] = x < GLYPH_COLS && (bits << x & BIT(GLYPH_COLS - 1)) ? INK : PAPER;
 	}
 }
 
@@ -147,7 +147,7 @@ static void next_row(void)
 {
 	con.col = 0;
 	con.row = (con.row + 1) % con.rows;
-	/* One empty line ahead shows where the newest text ends, and is clean when its turn comes. */
+	/* One empty line ahead shows where the newest text ends, and is clean in its turn. */
 	row_clear((con.row + 1) % con.rows);
 }
 

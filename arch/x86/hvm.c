@@ -28,9 +28,10 @@ const struct hvm_ops *hvm_choose(const char *const *disable, unsigned disable_co
 	else if (has_vmx())
 		ops = &hvm_vmx;
 	else
-		fmt_snprintf(why, why_len,
-		             "this processor offers neither VMX nor SVM: enable virtualization in the "
-		             "firmware setup, or run under QEMU with -cpu EPYC,+svm,+npt");
+		fmt_snprintf(
+		        why, why_len,
+		        "this processor offers neither VMX nor SVM: enable virtualization in the "
+		        "firmware setup, or run under QEMU with -cpu EPYC,+svm,+npt");
 	if (!has_svm() && !has_vmx())
 		return NULL;
 	if (!ops) {

@@ -19,10 +19,10 @@
 #define PIC2_DATA 0xa1
 
 /* MPS INTI flags: ACPI 6.4 table 5.26 */
-#define INTI_POLARITY(f) ((f) & 3)
+#define INTI_POLARITY(f) ((f)&3)
 #define INTI_TRIGGER(f)  ((f) >> 2 & 3)
-#define INTI_LOW   3
-#define INTI_LEVEL 3
+#define INTI_LOW         3
+#define INTI_LEVEL       3
 
 struct ioapic {
 	volatile uint8_t *regs;

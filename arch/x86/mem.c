@@ -2,7 +2,7 @@
 #include "arch/x86/arch.h"
 #include "arch/x86/core.h"
 
-#define RANGE_MAX  (BOOT_MEM_MAX + 64u)
+#define RANGE_MAX   (BOOT_MEM_MAX + 64u)
 #define LOW_RESERVE MIB /* firmware, trampoline and ROM shadows live below; never hand it out */
 
 struct range {

@@ -12,10 +12,10 @@
 extern char image_text_start[], image_text_end[], image_ro_start[], image_ro_end[];
 
 static struct {
-	uint64_t *root;        /* PML4 */
-	uint64_t *root57;      /* PML5 over it, where firmware left 57-bit addresses on */
-	uint64_t nx;           /* MAP_NX, or 0 where the processor has none */
-	unsigned leaf_level;   /* largest page: 2 for 1 GiB, 1 for 2 MiB */
+	uint64_t *root;      /* PML4 */
+	uint64_t *root57;    /* PML5 over it, where firmware left 57-bit addresses on */
+	uint64_t nx;         /* MAP_NX, or 0 where the processor has none */
+	unsigned leaf_level; /* largest page: 2 for 1 GiB, 1 for 2 MiB */
 	hpa_t arena, arena_end;
 	bool live;
 } pg;

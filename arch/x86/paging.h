@@ -1,5 +1,6 @@
 /*
- * paging.h: the hypervisor's own page tables: an identity map shared by all cores, W^X, guard pages.
+ * paging.h: the hypervisor's own page tables: an identity map shared by all cores, W^X, guard
+ * pages.
  */
 #ifndef QUELL_ARCH_X86_PAGING_H
 #define QUELL_ARCH_X86_PAGING_H
@@ -14,15 +15,15 @@
 #define MAP_PCD     BIT(4)
 #define MAP_NX      BIT(63)
 
-#define MAP_RX     (MAP_PRESENT)
-#define MAP_RO     (MAP_PRESENT | MAP_NX)
-#define MAP_RW     (MAP_PRESENT | MAP_WRITE | MAP_NX)
-#define MAP_RWX    (MAP_PRESENT | MAP_WRITE)
-#define MAP_UC     (MAP_RW | MAP_PCD | MAP_PWT) /* strong uncached */
-#define MAP_WC     (MAP_RW | MAP_PWT)           /* write-combining: see PAT_OURS */
+#define MAP_RX  (MAP_PRESENT)
+#define MAP_RO  (MAP_PRESENT | MAP_NX)
+#define MAP_RW  (MAP_PRESENT | MAP_WRITE | MAP_NX)
+#define MAP_RWX (MAP_PRESENT | MAP_WRITE)
+#define MAP_UC  (MAP_RW | MAP_PCD | MAP_PWT) /* strong uncached */
+#define MAP_WC  (MAP_RW | MAP_PWT)           /* write-combining: see PAT_OURS */
 
-/* Builds the tables from info->mem with pages out of the arena boot/ reserved. Boot core, firmware's
- * tables still loaded. Panics when the arena is too small. */
+/* Builds the tables from info->mem with pages out of the arena boot/ reserved. Boot core,
+ * firmware's tables still loaded. Panics when the arena is too small. */
 void paging_build(const struct boot_info *info);
 
 /* Takes page-aligned memory from the same arena; NULL: none left. Boot core, start-up. */

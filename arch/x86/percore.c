@@ -7,7 +7,7 @@
 #define GDT_CODE64 0x00af9b000000ffffull
 #define GDT_DATA   0x00cf93000000ffffull
 /* SDM 3A 12.12.4: WB, write-combining, UC-, UC; then as after reset. MAP_WC counts on it. */
-#define PAT_OURS   0x0007040600070106ull
+#define PAT_OURS 0x0007040600070106ull
 
 struct table_ptr {
 	uint16_t limit;
@@ -32,8 +32,8 @@ static void tss_describe(struct percore *pc)
 {
 	uint64_t base = (uint64_t)&pc->tss, limit = sizeof(pc->tss) - 1;
 
-	pc->gdt[SEL_TSS / 8] = limit | (base & 0xffffff) << 16 | 0x89ull << 40 |
-	                       (base >> 24 & 0xff) << 56;
+	pc->gdt[SEL_TSS / 8] =
+	        limit | (base & 0xffffff) << 16 | 0x89ull << 40 | (base >> 24 & 0xff) << 56;
 	pc->gdt[SEL_TSS / 8 + 1] = base >> 32;
 }
 

@@ -1,9 +1,9 @@
 /*
  * percore.h: what belongs to one core: its stacks, descriptor tables and timer.
  *
- * Each core owns one naturally aligned block: a page of data, then stacks with an unmapped guard page
- * below each. The block is found from the stack pointer, so neither GS nor TR need be right, whatever
- * a back end has just switched.
+ * Each core owns one naturally aligned block: a page of data, then stacks with an unmapped guard
+ * page below each. The block is found from the stack pointer, so neither GS nor TR need be right,
+ * whatever a back end has just switched.
  */
 #ifndef QUELL_ARCH_X86_PERCORE_H
 #define QUELL_ARCH_X86_PERCORE_H
@@ -32,13 +32,13 @@ struct tss {
 _Static_assert(sizeof(struct tss) == 104, "TSS");
 
 struct percore {
-	unsigned core;             /* index in boot_info.cpu_apic_id */
+	unsigned core; /* index in boot_info.cpu_apic_id */
 	uint32_t apic_id;
-	uint64_t timer_tsc;        /* deadline the timer hardware has; UINT64_MAX: off. Own core */
-	atomic_bool online;        /* set once by the core itself */
-	uint64_t start_tsc;        /* its cycle counter just before that */
+	uint64_t timer_tsc; /* deadline the timer hardware has; UINT64_MAX: off. Own core */
+	atomic_bool online; /* set once by the core itself */
+	uint64_t start_tsc; /* its cycle counter just before that */
 
-	/* What core_start asks this core to run; posted set by the boot core, cleared by this one. */
+	/* What core_start asks this core to run: the boot core sets posted, this one clears it. */
 	void (*entry)(void *arg);
 	void *arg;
 	atomic_uint posted;

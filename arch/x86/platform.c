@@ -27,18 +27,12 @@ uint64_t plat_mmio_read64(const volatile void *reg)
 
 void plat_mmio_write32(volatile void *reg, uint32_t value)
 {
-	__asm__ volatile("movl %1, %0"
-	                 : "=m"(*(volatile uint32_t *)reg)
-	                 : "r"(value)
-	                 : "memory");
+	__asm__ volatile("movl %1, %0" : "=m"(*(volatile uint32_t *)reg) : "r"(value) : "memory");
 }
 
 void plat_mmio_write64(volatile void *reg, uint64_t value)
 {
-	__asm__ volatile("movq %1, %0"
-	                 : "=m"(*(volatile uint64_t *)reg)
-	                 : "r"(value)
-	                 : "memory");
+	__asm__ volatile("movq %1, %0" : "=m"(*(volatile uint64_t *)reg) : "r"(value) : "memory");
 }
 
 volatile void *plat_mmio_map(hpa_t base_hpa, uint64_t len_bytes)

@@ -7,22 +7,22 @@
 #include "arch/x86/cpu.h"
 #include "arch/x86/paging.h"
 
-#define FW_CFG_SELECT    0x510
-#define FW_CFG_DATA      0x511
-#define DEBUG_EXIT_PORT  0xf4
-#define DEBUG_EXIT_OK    0x10 /* QEMU's status is 2 * value + 1: 33 */
-#define DEBUG_EXIT_FAILED 0x11 /* 35 */
-#define BOCHS_E9_PORT    0xe9
+#define FW_CFG_SELECT       0x510
+#define FW_CFG_DATA         0x511
+#define DEBUG_EXIT_PORT     0xf4
+#define DEBUG_EXIT_OK       0x10 /* QEMU's status is 2 * value + 1: 33 */
+#define DEBUG_EXIT_FAILED   0x11 /* 35 */
+#define BOCHS_E9_PORT       0xe9
 #define BOCHS_SHUTDOWN_PORT 0x8900
-#define ACPI_SLP_EN      BIT(13)
+#define ACPI_SLP_EN         BIT(13)
 
 /* Of EFI_RUNTIME_SERVICES: UEFI 2.10 4.5. ResetSystem is the eleventh call after the header. */
 #define EFI_TABLE_HEADER_BYTES 24u
 #define EFI_RESET_SYSTEM_INDEX 10u
 #define EFI_RESET_SHUTDOWN     2
 
-typedef void __attribute__((ms_abi)) efi_reset_fn(int type, uint64_t status, uint64_t data_bytes,
-                                                  void *data);
+typedef void __attribute__((ms_abi))
+efi_reset_fn(int type, uint64_t status, uint64_t data_bytes, void *data);
 
 static atomic_bool stopping;
 

@@ -133,10 +133,11 @@ static void tsc_check(const struct percore *pc, uint64_t before_tsc)
 	uint64_t now = cpu_tsc();
 
 	if (pc->start_tsc < before_tsc || pc->start_tsc > now)
-		plat_log("core %u: its cycle counter differs from the boot core's (%llu, not between "
+		plat_log("core %u: its cycle counter differs from the boot core's (%llu, not "
+		         "between "
 		         "%llu and %llu): times on it are wrong",
-		         pc->core, (unsigned long long)pc->start_tsc, (unsigned long long)before_tsc,
-		         (unsigned long long)now);
+		         pc->core, (unsigned long long)pc->start_tsc,
+		         (unsigned long long)before_tsc, (unsigned long long)now);
 }
 
 /* Brings a core up from wait-for-SIPI. */

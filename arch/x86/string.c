@@ -5,8 +5,8 @@
 #define NO_IDIOM __attribute__((optimize("no-tree-loop-distribute-patterns")))
 
 /*
- * Plain stores, eight words a turn: as quick as memory on processors, and several times quicker than
- * REP under emulators, where whole guests are cleared and copied.
+ * Plain stores, eight words a turn: as quick as memory on processors, and several times quicker
+ * than REP under emulators, where whole guests are cleared and copied.
  */
 #define BLOCK_WORDS 8u
 

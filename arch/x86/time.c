@@ -155,8 +155,8 @@ static uint64_t claimed_hz(void)
 }
 
 /*
- * What to believe after a round, NULL: measure again. Two sources that agree are best; one clock that
- * agrees with itself does when the other is missing or keeps disagreeing.
+ * What to believe after a round, NULL: measure again. Two sources that agree are best; one clock
+ * that agrees with itself does when the other is missing or keeps disagreeing.
  */
 static const char *choose(const struct rates *r, const struct rates *last, uint64_t claimed,
                           bool patient)

@@ -1,5 +1,5 @@
-; A processor's first instructions after SIPI: real mode at CS:0000 of a page below 1 MiB, straight to
-; 64-bit mode on our page tables. smp.c copies the code there and fills the parameters in.
+; A processor's first instructions after SIPI: real mode at CS:0000 of a page below 1 MiB, straight
+; to 64-bit mode on our page tables. smp.c copies the code there and fills the parameters in.
 
 global trampoline_start
 global trampoline_end

@@ -9,8 +9,9 @@ global hvm_xsetbv_safe
 
 section .text
 
-; 256 stubs of 16 bytes: all push a vector above an error code, the processor's or 0.
-%define HAS_ERROR(v) ((v) == 8 || ((v) >= 10 && (v) <= 14) || (v) == 17 || (v) == 21 || (v) == 29 || (v) == 30)
+; 256 stubs of 16 bytes: all push a vector above an error code, the processor's or 0. For these
+; vectors the processor has one: 8, 10-14, 17, 21, 29, 30.
+%define HAS_ERROR(v) ((v) < 32 && ((0x60227d00 >> ((v) & 31)) & 1))
 align 16
 trap_stubs:
 %assign v 0
@@ -43,7 +44,7 @@ trap_common:
 	push r15
 	cld
 	mov rdi, rsp
-	mov rbx, rsp            ; the processor aligned the frame; keep it aligned for C whatever came before
+	mov rbx, rsp            ; C wants its stack aligned, whatever ran before
 	and rsp, -16
 	call trap_handle
 	mov rsp, rbx

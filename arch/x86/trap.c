@@ -6,8 +6,8 @@
 #include "arch/x86/cpu.h"
 #include "arch/x86/percore.h"
 
-#define STUB_BYTES      16u
-#define GATE_INTERRUPT  0x8e00u /* present, DPL 0, interrupts off on entry */
+#define STUB_BYTES       16u
+#define GATE_INTERRUPT   0x8e00u /* present, DPL 0, interrupts off on entry */
 #define STACK_DUMP_WORDS 64u
 
 /* SDM 3A 6.14.1 */
@@ -28,13 +28,15 @@ extern char image_start[], image_text_start[], image_text_end[]; /* boot/quell.l
 
 static struct idt_gate idt[256] __attribute__((aligned(PAGE_SIZE)));
 
+/* clang-format off */
 static const char *const exception_name[TRAP_EXCEPTIONS] = {
 	"divide error", "debug", "NMI", "breakpoint", "overflow", "bound range", "invalid opcode",
-	"no coprocessor", "double fault", "coprocessor overrun", "invalid TSS", "segment not present",
-	"stack fault", "general protection", "page fault", "15", "x87", "alignment", "machine check",
-	"SIMD", "virtualization", "control protection", "22", "23", "24", "25", "26", "27",
-	"hypervisor injection", "VMM communication", "security", "31",
+	"no coprocessor", "double fault", "coprocessor overrun", "invalid TSS",
+	"segment not present", "stack fault", "general protection", "page fault", "15", "x87",
+	"alignment", "machine check", "SIMD", "virtualization", "control protection", "22", "23",
+	"24", "25", "26", "27", "hypervisor injection", "VMM communication", "security", "31",
 };
+/* clang-format on */
 
 void trap_init(void)
 {
@@ -46,11 +48,11 @@ void trap_init(void)
 		                               : 0;
 
 		idt[v] = (struct idt_gate){
-			.offset_lo = (uint16_t)stub,
-			.offset_mid = (uint16_t)(stub >> 16),
-			.offset_hi = (uint32_t)(stub >> 32),
-			.sel = SEL_CODE,
-			.type = (uint16_t)(GATE_INTERRUPT | ist),
+		        .offset_lo = (uint16_t)stub,
+		        .offset_mid = (uint16_t)(stub >> 16),
+		        .offset_hi = (uint32_t)(stub >> 32),
+		        .sel = SEL_CODE,
+		        .type = (uint16_t)(GATE_INTERRUPT | ist),
 		};
 	}
 }
@@ -78,18 +80,18 @@ static void dump(const struct trap_frame *f)
 #define X(v) ((unsigned long long)(v))
 	plat_log("core %u: %s, vector %llu error %llx rip %llx (image+%llx) cr2 %llx cr3 %llx",
 	         plat_core(), f->vector < TRAP_EXCEPTIONS ? exception_name[f->vector] : "interrupt",
-	         X(f->vector), X(f->error), X(f->rip), X(f->rip - (uint64_t)image_start), X(cpu_cr2()),
-	         X(cpu_cr3()));
-	plat_log("  rax %016llx rbx %016llx rcx %016llx rdx %016llx", X(f->rax), X(f->rbx), X(f->rcx),
-	         X(f->rdx));
-	plat_log("  rsi %016llx rdi %016llx rbp %016llx rsp %016llx", X(f->rsi), X(f->rdi), X(f->rbp),
-	         X(f->rsp));
+	         X(f->vector), X(f->error), X(f->rip), X(f->rip - (uint64_t)image_start),
+	         X(cpu_cr2()), X(cpu_cr3()));
+	plat_log("  rax %016llx rbx %016llx rcx %016llx rdx %016llx", X(f->rax), X(f->rbx),
+	         X(f->rcx), X(f->rdx));
+	plat_log("  rsi %016llx rdi %016llx rbp %016llx rsp %016llx", X(f->rsi), X(f->rdi),
+	         X(f->rbp), X(f->rsp));
 	plat_log("  r8  %016llx r9  %016llx r10 %016llx r11 %016llx", X(f->r8), X(f->r9), X(f->r10),
 	         X(f->r11));
-	plat_log("  r12 %016llx r13 %016llx r14 %016llx r15 %016llx", X(f->r12), X(f->r13), X(f->r14),
-	         X(f->r15));
-	plat_log("  cs %llx ss %llx rflags %llx cr0 %llx cr4 %llx", X(f->cs), X(f->ss), X(f->rflags),
-	         X(cpu_cr0()), X(cpu_cr4()));
+	plat_log("  r12 %016llx r13 %016llx r14 %016llx r15 %016llx", X(f->r12), X(f->r13),
+	         X(f->r14), X(f->r15));
+	plat_log("  cs %llx ss %llx rflags %llx cr0 %llx cr4 %llx", X(f->cs), X(f->ss),
+	         X(f->rflags), X(cpu_cr0()), X(cpu_cr4()));
 #undef X
 }
 

@@ -162,7 +162,8 @@ static hpa_t setup_fadt(const uint8_t *aml, uint32_t len_bytes)
 
 static void test_fixed(void)
 {
-	static const uint8_t aml[] = {0x08, '_', 'S', '5', '_', 0x12, 0x08, 0x04, 0x0a, 0x05, 0x01, 0, 0, 0};
+	static const uint8_t aml[] = {0x08, '_',  'S',  '5',  '_', 0x12, 0x08,
+	                              0x04, 0x0a, 0x05, 0x01, 0,   0,    0};
 	static const uint8_t cut[] = {0, 0, '_', 'S', '5', '_', 0x12, 0xc8, 0x04};
 	struct acpi_fixed fixed;
 

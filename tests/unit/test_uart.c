@@ -55,7 +55,7 @@ static void test_init(void)
 	CHECK(latch[0] == 1 && latch[1] == 0); /* 115200 */
 	CHECK_EQ(regs[3], 0x03);               /* 8N1, divisor latch closed */
 	CHECK_EQ(regs[1], 0);
-	CHECK_EQ(regs[4] & 0x08, 0x08);        /* OUT2 */
+	CHECK_EQ(regs[4] & 0x08, 0x08); /* OUT2 */
 	uart_irq_enable(&uart, true);
 	CHECK_EQ(regs[1], 1);
 	uart_irq_enable(&uart, false);
