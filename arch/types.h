@@ -54,5 +54,8 @@ typedef uint64_t hpa_t; /* host-physical address; the hypervisor runs identity-m
 #define CACHE_ALIGN  __attribute__((aligned(CACHE_LINE_BYTES)))
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define NORETURN     __attribute__((noreturn))
+/* Kept out of its caller: the caller's own code then shows what it costs when this is not called. */
+#define NOINLINE     __attribute__((noinline))
+#define RARE         __attribute__((noinline, cold))
 
 #endif

@@ -3,6 +3,7 @@
 /* How long an "auto" queue stays hot without progress. The loop sleeps when none is hot. */
 #define AUTO_HOT_NS   1000000ull
 #define POLL_BUDGET   256u
+#define FIRST_QUEUES  64u
 #define HOUSEKEEP_NS  10000000ull
 /* A device whose completions cannot wake the core is looked at this often while it sleeps. */
 #define BLIND_WAIT_NS 50000ull
@@ -21,6 +22,7 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 {
 	memset(loop, 0, sizeof(*loop));
 	loop->core = core;
+	ready_init(&loop->ready, READY_BY_SIZE);
 	loop->housekeep_tsc = ns_to_tsc(HOUSEKEEP_NS);
 }
 
@@ -45,13 +47,38 @@ static void poll_ns_apply(struct ioq *q)
 		q->demote_tsc = ns_to_tsc(q->poll_ns);
 }
 
+/* Start-up memory is never given back, so each time twice as much as before. */
+static int queue_room_grow(struct ioloop *loop)
+{
+	uint32_t room = MAX(loop->queue_room * 2, FIRST_QUEUES);
+	struct ioq **all = plat_mem_alloc(3 * room * sizeof(struct ioq *), CACHE_LINE_BYTES);
+
+	if (!all)
+		return -ENOMEM;
+	if (loop->queue_room) {
+		memcpy(all, loop->hot, loop->hot_count * sizeof(all[0]));
+		memcpy(all + room, loop->cold, loop->cold_count * sizeof(all[0]));
+		memcpy(all + 2 * room, loop->queue, loop->queue_count * sizeof(all[0]));
+	}
+	loop->hot = all;
+	loop->cold = all + room;
+	loop->queue = all + 2 * room;
+	loop->queue_room = room;
+	return 0;
+}
+
 int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
 {
-	if (loop->queue_count == IOLOOP_QUEUE_MAX)
-		return -ENOSPC;
+	int error = ready_grow(&loop->ready, loop->queue_count + 1);
+
+	if (!error && loop->queue_count == loop->queue_room)
+		error = queue_room_grow(loop);
+	if (error)
+		return error;
 	q->loop = loop;
 	q->id = loop->queue_count;
 	q->state = IOQ_UNATTACHED;
+	atomic_store_explicit(&q->want_poll_ns, q->poll_ns, memory_order_relaxed);
 	poll_ns_apply(q);
 	loop->queue[loop->queue_count++] = q;
 	return 0;
@@ -68,16 +95,9 @@ static void core_rouse(struct ioloop *loop)
 
 void ioloop_kick(struct ioq *q)
 {
-	struct ioloop *loop = q->loop;
-	uint32_t word = q->id / 64;
-	uint64_t bit = BIT(q->id % 64);
-
 	atomic_fetch_add_explicit(&q->kicks, 1, memory_order_relaxed);
-	/* Already set: whoever set it goes on to the summary and the wake-up. */
-	if (atomic_fetch_or(&loop->ready[word], bit) & bit)
-		return;
-	atomic_fetch_or(&loop->ready_summary, BIT(word));
-	core_rouse(loop);
+	if (ready_set(&q->loop->ready, q->id))
+		core_rouse(q->loop);
 }
 
 static void mailbox_post(struct ioq *q, unsigned want)
@@ -95,6 +115,26 @@ void ioloop_attach(struct ioq *q)
 void ioloop_detach(struct ioq *q)
 {
 	mailbox_post(q, 0);
+}
+
+void ioloop_poll_set(struct ioq *q, uint64_t poll_ns)
+{
+	atomic_store(&q->want_poll_ns, poll_ns);
+	atomic_store(&q->loop->mailbox, 1);
+	core_rouse(q->loop);
+}
+
+void ioloop_letter_add(struct ioloop *loop, struct ioloop_letter *letter)
+{
+	letter->next = loop->letters;
+	loop->letters = letter;
+}
+
+void ioloop_letter_post(struct ioloop *loop, struct ioloop_letter *letter)
+{
+	atomic_store(&letter->posted, 1);
+	atomic_store(&loop->mailbox, 1);
+	core_rouse(loop);
 }
 
 void ioloop_stop(struct ioloop *loop)
@@ -163,6 +203,15 @@ static bool serve(struct ioloop *loop, struct ioq *q)
 	return true;
 }
 
+/* Notifications on, with the look that finds a request published in between. */
+static void arm_and_look(struct ioloop *loop, struct ioq *q)
+{
+	arm(loop, q);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (q->ops->pending(q))
+		ready_set(&loop->ready, q->id);
+}
+
 /*
  * A queue that is never polled: one helping for its kick, then armed again, with the look that
  * finds a request published in between. What is left waits behind its own ready bit, so it neither
@@ -172,12 +221,7 @@ static bool serve_unpolled(struct ioloop *loop, struct ioq *q)
 {
 	bool progress = serve(loop, q);
 
-	arm(loop, q);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (q->ops->pending(q)) {
-		atomic_fetch_or(&loop->ready[q->id / 64], BIT(q->id % 64));
-		atomic_fetch_or(&loop->ready_summary, BIT(q->id / 64));
-	}
+	arm_and_look(loop, q);
 	return progress;
 }
 
@@ -194,23 +238,15 @@ static bool ready_serve_one(struct ioloop *loop, struct ioq *q)
 	return true;
 }
 
-static bool ready_serve(struct ioloop *loop)
+static NOINLINE bool ready_serve(struct ioloop *loop)
 {
-	uint64_t words = atomic_exchange(&loop->ready_summary, 0);
+	struct ready_iter it;
 	bool progress = false;
+	uint32_t id;
 
-	while (words) {
-		uint32_t word = (uint32_t)__builtin_ctzll(words);
-		uint64_t bits = atomic_exchange(&loop->ready[word], 0);
-
-		words &= words - 1;
-		while (bits) {
-			uint32_t id = word * 64 + (uint32_t)__builtin_ctzll(bits);
-
-			bits &= bits - 1;
-			progress |= ready_serve_one(loop, loop->queue[id]);
-		}
-	}
+	ready_begin(&loop->ready, &it);
+	while (ready_next(&loop->ready, &it, &id))
+		progress |= ready_serve_one(loop, loop->queue[id]);
 	return progress;
 }
 
@@ -322,7 +358,7 @@ static void attach_try(struct ioloop *loop, struct ioq *q)
 		ready_serve_one(loop, q);
 }
 
-static void drained_check(struct ioloop *loop)
+static RARE void drained_check(struct ioloop *loop)
 {
 	for (uint32_t i = 0; i < loop->queue_count; i++) {
 		struct ioq *q = loop->queue[i];
@@ -337,7 +373,25 @@ static void drained_check(struct ioloop *loop)
 	}
 }
 
-static void mailbox_serve(struct ioloop *loop)
+/* A new policy. Nothing is lost: who stops being polled is armed, with the last look. */
+static void poll_change(struct ioloop *loop, struct ioq *q, uint64_t poll_ns)
+{
+	q->poll_ns = poll_ns;
+	poll_ns_apply(q);
+	if (q->state == IOQ_ARMED && q->demote_tsc == UINT64_MAX)
+		promote(loop, q);
+	else if ((q->state == IOQ_HOT || q->state == IOQ_COLD) && q->demote_tsc == 0)
+		arm_and_look(loop, q);
+}
+
+static void letters_open(struct ioloop *loop)
+{
+	for (struct ioloop_letter *l = loop->letters; l; l = l->next)
+		if (atomic_exchange(&l->posted, 0))
+			l->run(l);
+}
+
+static RARE void mailbox_serve(struct ioloop *loop)
 {
 	atomic_store(&loop->mailbox, 0);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -345,7 +399,10 @@ static void mailbox_serve(struct ioloop *loop)
 	for (uint32_t i = 0; i < loop->queue_count; i++) {
 		struct ioq *q = loop->queue[i];
 		bool want = atomic_load_explicit(&q->want, memory_order_acquire);
+		uint64_t poll_ns = atomic_load_explicit(&q->want_poll_ns, memory_order_acquire);
 
+		if (poll_ns != q->poll_ns)
+			poll_change(loop, q, poll_ns);
 		if (want && q->state == IOQ_UNATTACHED) {
 			attach_try(loop, q);
 		} else if (!want && q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING) {
@@ -353,6 +410,7 @@ static void mailbox_serve(struct ioloop *loop)
 			loop->draining_count++;
 		}
 	}
+	letters_open(loop);
 }
 
 bool ioloop_pass(struct ioloop *loop)
@@ -365,7 +423,7 @@ bool ioloop_pass(struct ioloop *loop)
 		mailbox_serve(loop);
 		progress = true;
 	}
-	if (unlikely(atomic_load_explicit(&loop->ready_summary, memory_order_relaxed)))
+	if (unlikely(ready_any(&loop->ready)))
 		progress |= ready_serve(loop);
 	progress |= hot_serve(loop);
 	progress |= cold_sweep(loop);
@@ -440,7 +498,7 @@ static bool devices_irq_on(struct ioloop *loop, uint64_t *longest_ns)
 
 static bool has_business(struct ioloop *loop)
 {
-	return atomic_load(&loop->ready_summary) || atomic_load(&loop->mailbox) ||
+	return ready_any(&loop->ready) || atomic_load(&loop->mailbox) ||
 	       atomic_load(&loop->stop);
 }
 

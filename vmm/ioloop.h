@@ -12,8 +12,9 @@
 #include "arch/lock.h"
 #include "arch/types.h"
 #include "drivers/bio.h"
+#include "vmm/ready.h"
 
-#define IOLOOP_QUEUE_MAX   1024u
+#define IOLOOP_QUEUE_MAX   READY_MAX
 #define IOLOOP_DEV_MAX     16u
 #define IOLOOP_COLD_SWEEP  32u /* cold queues looked at in one pass */
 #define IOLOOP_SERVE_MAX   64u /* requests taken from one queue in one pass */
@@ -75,6 +76,14 @@ struct ioq {
 	/* Mailbox: what was asked and what has been done. The transport writes want (0 detached, 1
 	 * attached); the loop sets is when it got there. */
 	atomic_uint want, is;
+	atomic_uint_least64_t want_poll_ns; /* as poll_ns; the loop takes it over between passes */
+};
+
+/* A letter to the I/O core: run is called there, between two passes, once or more after a post. */
+struct ioloop_letter {
+	void (*run)(struct ioloop_letter *letter);
+	atomic_uint posted;
+	struct ioloop_letter *next;
 };
 
 struct ioloop_counts {
@@ -85,6 +94,7 @@ struct ioloop_counts {
 struct ioloop {
 	/* Hot. */
 	uint32_t hot_count, cold_count, dev_count, sweep_pos;
+	struct ioq **hot, **cold;
 	struct ioq *completed_list;
 	uint64_t now_tsc;         /* when this pass began */
 	uint32_t draining_count;
@@ -94,15 +104,14 @@ struct ioloop {
 	uint64_t housekeep_tsc, housekeep_last_tsc;
 	bool housekeep_timed;
 	struct bio_dev *dev[IOLOOP_DEV_MAX];
-	struct ioq *hot[IOLOOP_QUEUE_MAX], *cold[IOLOOP_QUEUE_MAX];
-	struct ioq *queue[IOLOOP_QUEUE_MAX];
-	uint32_t queue_count;
+	struct ioq **queue;       /* by id; queue_room entries, as have hot and cold */
+	uint32_t queue_count, queue_room;
+	struct ioloop_letter *letters;
 	unsigned core;
 	struct ioloop_counts counts;
 
 	/* Other cores write below. */
-	CACHE_ALIGN atomic_uint_least64_t ready[IOLOOP_QUEUE_MAX / 64];
-	CACHE_ALIGN atomic_uint_least64_t ready_summary; /* bit n: ready[n] may be non-zero */
+	CACHE_ALIGN struct ready ready;   /* by queue id */
 	CACHE_ALIGN atomic_uint mailbox;  /* non-zero: some queue's want differs from its is */
 	atomic_uint stop;
 	CACHE_ALIGN atomic_uint sleeping; /* written by the I/O core */
@@ -113,7 +122,7 @@ struct ioloop {
 void ioloop_init(struct ioloop *loop, unsigned core);
 
 /* Adds a device, or an unattached queue whose ops and poll_ns are set. Boot core, before start.
- * -ENOSPC. */
+ * -ENOSPC: too many; -ENOMEM. */
 int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev);
 int ioloop_queue_add(struct ioloop *loop, struct ioq *q);
 
@@ -127,6 +136,14 @@ static inline bool ioq_is_attached(struct ioq *q)
 {
 	return atomic_load_explicit(&q->is, memory_order_acquire) != 0;
 }
+
+/* Changes a queue's poll_ns (a number, IOQ_POLL_AUTO, IOQ_POLL_ALWAYS) between two passes; q->poll_ns
+ * says what is in force. Any core but the I/O core. */
+void ioloop_poll_set(struct ioq *q, uint64_t poll_ns);
+
+/* A letter is added once, on the boot core before start, and then posted on any core. */
+void ioloop_letter_add(struct ioloop *loop, struct ioloop_letter *letter);
+void ioloop_letter_post(struct ioloop *loop, struct ioloop_letter *letter);
 
 /* From ioq_ops.serve or a bio's done: this queue has used elements to publish. I/O core. */
 void ioq_completed(struct ioq *q);
