@@ -1,6 +1,6 @@
 """Guests that do their work: fio on a partition, several guests, each way to end."""
 
-from machine import (MB, changed, fio_blocks, guest, mkdisk, small, unchanged, want)
+from machine import LINUX, MB, changed, cloud, fio_blocks, guest, mkdisk, small, unchanged, want
 
 
 def exit_count(result, name, reasons):
@@ -34,7 +34,7 @@ def debian_fio(t):
 def debian_fio_two_queues(t):
     disk = t.disk()
     r = t.boot(guest(more='vcpus = 2', disks=('source = "PARTLABEL=q2"\nnum_queues = 2\nqueue_size = 64',),
-                     cmdline='console=ttyS0 quell.job=fio quell.size=8M'), disk=disk, timeout=240)
+                     cmdline=LINUX + 'quell.job=fio quell.size=8M'), disk=disk, timeout=240)
     r.expect_code(0)
     r.expect('2 vCPU,', '2 queue(s)')
     note = check_fio(r, requests=2 * 8 * MB // 4096)
@@ -45,7 +45,7 @@ def debian_fio_two_queues(t):
 def debian_fio_4k_blocks(t):
     disk = t.disk(block=4096)
     r = t.boot(guest(disks=('source = "PARTUUID=00000000-0000-4000-8000-000000000002"',),
-                     cmdline='console=ttyS0 quell.job=fio quell.size=8M'), disk=disk, timeout=240,
+                     cmdline=LINUX + 'quell.job=fio quell.size=8M'), disk=disk, timeout=240,
                more=['--nvme-opts', 'logical_block_size=4096,physical_block_size=4096'])
     r.expect_code(0)
     note = check_fio(r, requests=2 * 8 * MB // 4096)
@@ -56,7 +56,7 @@ def debian_fio_4k_blocks(t):
 def debian_readonly(t):
     disk = t.disk()
     r = t.boot(guest(disks=('source = "nvme0n1p2"\nreadonly = true',),
-                     cmdline='console=ttyS0 quell.job=fio quell.size=1M'), disk=disk, timeout=240)
+                     cmdline=LINUX + 'quell.job=fio quell.size=1M'), disk=disk, timeout=240)
     r.expect_code(0)
     r.expect('read-only 1', 'QUELL-GUEST-FIO failed')
     unchanged(disk)
@@ -66,7 +66,7 @@ def poll_policy(poll):
     def test(t):
         disk = t.disk()
         r = t.boot(guest(disks=(f'source = "nvme0n1p2"\npoll_ns = {poll}',),
-                         cmdline='console=ttyS0 quell.job=fio quell.size=4M'), disk=disk, timeout=240)
+                         cmdline=LINUX + 'quell.job=fio quell.size=4M'), disk=disk, timeout=240)
         r.expect_code(0)
         note = check_fio(r, requests=2 * 4 * MB // 4096)
         want(changed(disk, 2) == 4 * MB // 512, f'{changed(disk, 2)} sectors changed, not 4 MiB')
@@ -76,8 +76,7 @@ def poll_policy(poll):
 
 def debian_fio_bochs(t):
     mkdisk_plain(t, 'ram.img', 16 * MB)
-    r = t.boot(guest(memory='384M', cmdline='console=ttyS0 quell.job=fio quell.size=1M',
-                     disks=('source = "ram:ram.img"',)), machine='bochs', timeout=700)
+    r = t.boot(cloud('quell.job=fio quell.size=1M', disks=('source = "ram:ram.img"',)), machine='bochs', timeout=700)
     r.expect_code(0)
     note = check_fio(r, requests=2 * MB // 4096)
     want(exit_count(r, 'debian', {'EPT_MISCONFIG'}) > 0, 'no EPT_MISCONFIG exit: kicks take a slower way')
@@ -87,7 +86,7 @@ def debian_fio_bochs(t):
 
 def two_guests(t):
     disk = t.disk()
-    fio = 'console=ttyS0 quell.job=fio quell.size=8M'
+    fio = LINUX + 'quell.job=fio quell.size=8M'
     r = t.boot(guest('left', memory='768M', cmdline=fio, disks=('source = "nvme0n1p1"',), more='cpus = [1]') +
                guest('right', memory='768M', cmdline=fio, disks=('source = "nvme0n1p2"',), more='cpus = "2"') +
                small('crash', 'triplefault'), disk=disk, timeout=300)
@@ -107,9 +106,8 @@ def two_guests(t):
 
 def two_guests_bochs(t):
     mkdisk_plain(t, 'ram.img', 16 * MB)
-    r = t.boot(guest(memory='384M', cmdline='console=ttyS0 quell.job=fio quell.size=512K',
-                     disks=('source = "ram:ram.img"',)) + small('crash', 'triplefault'),
-               machine='bochs', cpus=3, timeout=900)
+    r = t.boot(cloud('quell.job=fio quell.size=512K', disks=('source = "ram:ram.img"',)) +
+               small('crash', 'triplefault'), machine='bochs', cpus=3, timeout=900)
     want(r.ended('crash') == 'triple-fault', f'crash ended: {r.ended("crash")}')
     r.expect('QUELL-TEST triplefault runs')
     check_fio(r)
@@ -142,9 +140,9 @@ TESTS = [
     ('debian_readonly_tcg', debian_readonly),
     ('debian_poll_0_tcg', poll_policy('0')),
     ('debian_poll_always_tcg', poll_policy('"always"')),
-    ('debian_fio_bochs', slow(debian_fio_bochs, 400)),
+    ('debian_fio_bochs', slow(debian_fio_bochs, 120)),
     ('two_guests_tcg', two_guests),
-    ('two_guests_bochs', slow(two_guests_bochs, 500)),
+    ('two_guests_bochs', slow(two_guests_bochs, 150)),
 ]
 for _machine in ('tcg', 'bochs'):
     for _kernel, _how, _code in (('poweroff', 'power-off', 0), ('reset', 'reset', 0), ('triplefault', 'triple-fault', 1)):

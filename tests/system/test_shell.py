@@ -6,7 +6,7 @@ import select
 import subprocess
 import time
 
-from machine import ROOT, Failure, changed, guest, want
+from machine import LINUX_QUIET, Failure, changed, guest, want
 
 
 class Terminal:
@@ -56,7 +56,7 @@ class Terminal:
 
 def shell(t):
     disk = t.disk()
-    command = t.command(guest(cmdline='console=ttyS0 quiet quell.job=shell', memory='512M'), disk=disk, timeout=240)
+    command = t.command(guest(cmdline=LINUX_QUIET + 'quell.job=shell', memory='512M'), disk=disk, timeout=240)
     terminal = Terminal(command)
     try:
         terminal.wait_for(b'QUELL-GUEST shell', 120)
