@@ -37,11 +37,9 @@ enum apic_reg {
 #define DELIVER_NMI     0x400u
 #define DELIVER_INIT    0x500u
 #define DELIVER_STARTUP 0x600u
-#define ICR_PENDING     BIT(12)
 #define ICR_ASSERT      BIT(14)
 #define ICR_OTHERS      (3u << 18)
 #define DIVIDE_BY_1     0xbu
-#define ICR_SPINS       1000000u
 
 /* Written by the boot core before others start. */
 static struct {
@@ -148,15 +146,20 @@ void apic_eoi(void)
 
 static void icr_write(uint32_t apic_id, uint32_t command)
 {
+	struct percore *pc = percore_self();
+
 	if (apic.x2) {
 		/* A WRMSR to the x2APIC does not order earlier stores: SDM 3A 11.12.3. */
 		__asm__ volatile("mfence; lfence" : : : "memory");
 		cpu_wrmsr(MSR_X2APIC + APIC_ICR / 16, (uint64_t)apic_id << 32 | command);
 		return;
 	}
-	for (unsigned i = 0; i < ICR_SPINS && (reg_read(APIC_ICR) & ICR_PENDING); i++)
-		plat_relax();
-	reg_write(APIC_ICR_HI, apic_id << 24);
+	/* The delivery-status bit is for the APIC bus of old: these machines have none to wait for.
+	 * Outside start-up the other half rarely changes, and under a hypervisor each write costs. */
+	if (pc->icr_dest != apic_id) {
+		pc->icr_dest = apic_id;
+		reg_write(APIC_ICR_HI, apic_id << 24);
+	}
 	reg_write(APIC_ICR, command);
 }
 

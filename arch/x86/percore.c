@@ -44,6 +44,7 @@ struct percore *percore_init(void *mem, unsigned core, uint32_t apic_id)
 	pc->core = core;
 	pc->apic_id = apic_id;
 	pc->timer_tsc = UINT64_MAX;
+	pc->icr_dest = UINT32_MAX;
 	pc->gdt[SEL_CODE / 8] = GDT_CODE64;
 	pc->gdt[SEL_DATA / 8] = GDT_DATA;
 	for (unsigned i = 0; i <= TRAP_IST_COUNT; i++) {

@@ -35,6 +35,7 @@ struct percore {
 	unsigned core; /* index in boot_info.cpu_apic_id */
 	uint32_t apic_id;
 	uint64_t timer_tsc; /* deadline the timer hardware has; UINT64_MAX: off. Own core */
+	uint32_t icr_dest;  /* xAPIC: what ICR's upper half holds. Own core */
 	atomic_bool online; /* set once by the core itself */
 	uint64_t start_tsc; /* its cycle counter just before that */
 

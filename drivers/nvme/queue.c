@@ -16,6 +16,7 @@ void nvme_ring_reset(struct nvme_ring *r)
 	memset(r->cq, 0, r->depth * sizeof(*r->cq));
 	r->sq_tail = r->sq_rung = 0;
 	r->cq_head = 0;
+	r->cq_unrung = 0;
 	r->phase = 1;
 }
 
@@ -295,6 +296,13 @@ static void completion_take(struct nvme_pair *q, uint32_t dw3)
 	part_done(q, bio, status_map(status));
 }
 
+static void cq_ring(struct nvme_pair *q, struct bio_dev *dev)
+{
+	q->ring.cq_unrung = 0;
+	plat_mmio_write32(q->ring.cq_doorbell, q->ring.cq_head);
+	dev->doorbells++;
+}
+
 /* Takes completions until budget bios are finished; at most a queueful. */
 static void completions_reap(struct nvme_pair *q, struct bio_dev *dev, unsigned budget)
 {
@@ -306,10 +314,11 @@ static void completions_reap(struct nvme_pair *q, struct bio_dev *dev, unsigned 
 		nvme_ring_pop(r);
 		taken++;
 	}
-	if (!taken)
-		return;
-	plat_mmio_write32(r->cq_doorbell, r->cq_head);
-	dev->doorbells++;
+	r->cq_unrung += taken;
+	/* The device needs to know only before it runs out of entries: at depth 1 one doorbell in
+	 * many requests, under load one for each batch. */
+	if (r->cq_unrung > r->depth / 4)
+		cq_ring(q, dev);
 }
 
 static unsigned nvme_poll(struct bio_dev *dev, unsigned budget)
@@ -394,6 +403,9 @@ static bool nvme_irq_set(struct bio_dev *dev, bool on)
 		return false;
 	if (q->free_count == q->ring.depth - 1)
 		return true;
+	/* Unacknowledged entries could hold back the interrupt for the next one (7.5.1). */
+	if (q->ring.cq_unrung)
+		cq_ring(q, dev);
 	irq_mask(q, false);
 	if (nvme_ring_peek(&q->ring, &dw3)) {
 		irq_mask(q, true);
