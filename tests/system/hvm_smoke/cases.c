@@ -34,6 +34,7 @@ GUEST(regs);
 GUEST(rdtsc);
 GUEST(cr4_pge);
 GUEST(modes);
+GUEST(debug);
 
 /* Leaves the case at the first thing that is not so, with the text of it. */
 #define WANT(cond)                                                                                \
@@ -285,6 +286,29 @@ static bool guest_exceptions(void)
 	LOAD64(int3);
 	GO(HLT);
 	WANT(*smoke_data(0) == 1 && v->rip == SMOKE_CODE + 1);
+	return true;
+}
+
+/* #DB reaches the guest once for each step, whatever exits on the way. */
+static bool debug(void)
+{
+	struct hvm_state state;
+
+	LOAD64(debug);
+	GO(CPUID);
+	WANT(*smoke_data(0) == 1);
+	STEP(2);
+	GO(HLT);
+	/* SVM has no way to leave the step over CPUID pending. */
+	WANT(*smoke_data(0) == 6 || (smoke.ops == &hvm_svm && *smoke_data(0) == 5));
+	smoke.ops->state_get(v, &state);
+	WANT(state.dr6 & BIT(14));
+	if (smoke.ops == &hvm_svm)
+		return true; /* TCG's INT1 returns to itself */
+	STEP(1);
+	*smoke_data(0) = 0;
+	GO(HLT);
+	WANT(*smoke_data(0) == 1 && !(v->rflags & BIT(8)));
 	return true;
 }
 
@@ -609,6 +633,7 @@ const struct smoke_case smoke_cases[] = {
 	{"inject_gp", inject_gp},
 	{"inject_pf", inject_pf},
 	{"guest_exceptions", guest_exceptions},
+	{"debug", debug},
 	{"nmi", nmi},
 	{"triple_fault", triple_fault},
 	{"deadline", deadline},

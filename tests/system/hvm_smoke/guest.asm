@@ -217,6 +217,22 @@ BLOB cr4_pge, 64
 	hlt
 END
 
+; Single steps over an instruction that exits, then INT1; each #DB counts in HANDLERS.
+BLOB debug, 64
+	pushfq
+	or dword [rsp], 0x100
+	popfq
+	nop
+	cpuid
+	nop
+	pushfq
+	and dword [rsp], ~0x100
+	popfq
+	hlt
+	db 0xf1
+	hlt
+END
+
 ; Real mode, protected, PAE paging, long mode, and back to protected; a halt in each.
 %define AT(label) (CODE + (label - guest_modes))
 BLOB modes, 16
