@@ -215,13 +215,18 @@ static void unflushed_submit(struct vblk_queue *q)
 static bool vblk_publish(struct ioq *ioq)
 {
 	struct vblk_queue *q = queue_of(ioq);
+	uint64_t before_tsc;
 
 	if (unlikely(q->unflushed))
 		unflushed_submit(q);
 	ring_publish(&q->vq);
 	if (!ring_should_signal(&q->vq))
 		return false;
-	return q->blk->transport->queue_signal(q->blk->transport, q->index);
+	before_tsc = plat_tsc();
+	if (!q->blk->transport->queue_signal(q->blk->transport, q->index))
+		return false;
+	tally_add(&q->interrupt, plat_tsc() - before_tsc);
+	return true;
 }
 
 /* --- attach and detach ------------------------------------------------------------------------ */

@@ -13,6 +13,7 @@
 #include "vmm/gmem.h"
 #include "vmm/ioloop.h"
 #include "vmm/manifest.h"
+#include "vmm/tally.h"
 
 #define VBLK_QUEUE_MAX MANIFEST_CPU_MAX
 
@@ -52,6 +53,7 @@ struct vblk_queue {
 	struct vblk_req *held;    /* the device had no room: first at the next serve */
 	struct vblk_req *unflushed; /* written, must be flushed before they are done */
 	uint32_t in_flight;       /* popped, not yet pushed */
+	struct tally interrupt;   /* those sent, and what sending took; vmm/phase.c clears it at a mark */
 	uint16_t index;
 	bool write_through;       /* the driver has not negotiated FLUSH (5.2.6.2) */
 	struct vblk_queue_setup setup;

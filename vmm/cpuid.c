@@ -1,5 +1,6 @@
 #include "vmm/cpuid.h"
 
+#include "vmm/control.h"
 #include "vmm/vm.h"
 
 enum { EAX, EBX, ECX, EDX };
@@ -419,6 +420,8 @@ void cpuid_emulate(struct vcpu *v, uint32_t leaf, uint32_t subleaf, uint32_t out
 		basic_leaf(v, vendor, leaf, subleaf, out);
 	} else if (leaf >> 8 == CPUID_KVM_BASE >> 8) {
 		hypervisor_leaf(leaf, out);
+	} else if (leaf >> 8 == QUELL_CPUID >> 8) {
+		control_cpuid(v, leaf, out);
 	} else if (leaf >= EXTENDED_BASE && leaf <= MIN(host_extended_max(), HIGHEST_EXTENDED)) {
 		extended_leaf(v, vendor, leaf, subleaf, out);
 	} else if (vendor == CPUID_INTEL) {

@@ -1,38 +1,29 @@
 #include "vmm/exit_stats.h"
 
-void exit_stats_add(struct exit_stats *stats, enum hvm_exit_reason reason, uint64_t tsc)
+void exit_stats_merge(struct exit_stats *dst, struct tally *kick, const struct exit_stats *src,
+                      unsigned queue_count)
 {
-	struct exit_stat *s = &stats->reason[reason];
-	unsigned bucket = 63u - (unsigned)__builtin_clzll(tsc | 1);
-
-	if (s->count++ == 0 || tsc < s->min_tsc)
-		s->min_tsc = tsc;
-	if (tsc > s->max_tsc)
-		s->max_tsc = tsc;
-	s->total_tsc += tsc;
-	s->square_tsc += (unsigned __int128)tsc * tsc;
-	s->bucket[MIN(bucket, EXIT_STATS_BUCKETS - 1)]++;
-}
-
-void exit_stats_merge(struct exit_stats *dst, const struct exit_stats *src)
-{
-	for (unsigned r = 0; r < HVM_EXIT_COUNT; r++) {
-		struct exit_stat *d = &dst->reason[r];
-		const struct exit_stat *s = &src->reason[r];
-
-		if (s->count == 0)
-			continue;
-		if (d->count == 0 || s->min_tsc < d->min_tsc)
-			d->min_tsc = s->min_tsc;
-		d->max_tsc = MAX(d->max_tsc, s->max_tsc);
-		d->count += s->count;
-		d->total_tsc += s->total_tsc;
-		d->square_tsc += s->square_tsc;
-		for (unsigned b = 0; b < EXIT_STATS_BUCKETS; b++)
-			d->bucket[b] += s->bucket[b];
+	for (unsigned r = 0; r < HVM_EXIT_COUNT; r++)
+		tally_merge(&dst->reason[r], &src->reason[r]);
+	for (unsigned q = 0; q < queue_count; q++) {
+		tally_merge(&dst->reason[HVM_EXIT_KICK], &src->kick[q]);
+		if (kick)
+			tally_merge(&kick[q], &src->kick[q]);
 	}
 	dst->guest_tsc += src->guest_tsc;
 	dst->handling_tsc += src->handling_tsc;
 	dst->halted_tsc += src->halted_tsc;
 	dst->wall_tsc += src->wall_tsc;
+}
+
+uint64_t exit_stats_count(const struct exit_stats *stats, uint64_t *total_tsc)
+{
+	uint64_t count = 0;
+
+	*total_tsc = 0;
+	for (unsigned r = 0; r < HVM_EXIT_COUNT; r++) {
+		count += stats->reason[r].count;
+		*total_tsc += stats->reason[r].total_tsc;
+	}
+	return count;
 }

@@ -234,6 +234,10 @@ struct vm *guest_create(const struct manifest_guest *config, unsigned index, con
 	for (unsigned i = 0; i < config->disk_count; i++)
 		if (disk_create(vm, i, file, loop, err))
 			return NULL;
+	if (phases_create(vm, loop)) {
+		fail(err, config->pos, "guest \"%s\": no memory for its accounting", vm->name);
+		return NULL;
+	}
 	atomic_store(&vm->vcpus_running, vm->vcpu_count);
 	if (config->serial)
 		console_guest_add(vm);

@@ -20,10 +20,7 @@ struct report {
 const char *report_machine(void);
 const char *report_accelerator(void);
 
-/* Prints everything. */
+/* Prints everything; allocates. */
 void report_print(const struct report *report);
-
-/* Relative standard error of the mean in 1/10000; 0 with fewer than two samples. */
-uint64_t report_rse(const struct exit_stat *stat);
 
 #endif

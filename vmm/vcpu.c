@@ -3,6 +3,7 @@
 #include "arch/x86/core.h"
 #include "arch/x86/insn.h"
 #include "vmm/console.h"
+#include "vmm/control.h"
 #include "vmm/cpuid.h"
 #include "vmm/gwalk.h"
 #include "vmm/ioloop.h"
@@ -23,8 +24,6 @@
 
 /* x87, SSE, AVX, AVX-512 and PKRU; not MPX, not AMX (cpuid.c hides them). */
 #define XCR0_SHOWN 0x2e7ull
-
-#define KVM_ENOSYS 1000ull
 
 /* --- reset states --------------------------------------------------------------------------- */
 
@@ -98,24 +97,29 @@ bool vcpu_skip(struct vcpu *v)
 
 /* --- exits ------------------------------------------------------------------------------------ */
 
-static struct ioq *kick_queue_find(struct vm *vm, gpa_t gpa)
+/* *number is the queue's among all of the guest's. */
+static struct ioq *kick_queue_find(struct vm *vm, gpa_t gpa, uint32_t *number)
 {
 	for (unsigned i = 0; i < vm->kick_count; i++) {
 		struct vm_kick_page *page = &vm->kick[i];
 		gpa_t base = atomic_load_explicit(&page->gpa, memory_order_acquire);
 		uint64_t queue = (gpa - base) >> page->multiplier_shift;
 
-		if (base && gpa - base < PAGE_SIZE && queue < page->queue_count)
+		if (base && gpa - base < PAGE_SIZE && queue < page->queue_count) {
+			*number = page->first_number + (uint32_t)queue;
 			return page->queue[queue];
+		}
 	}
 	return NULL;
 }
 
-/* The hot exit: the address names the queue, the stored value is not needed. */
-static void exit_kick(struct vcpu *v)
+/* The hot exit: the address names the queue, the stored value is not needed. Returns where the time
+ * goes. */
+static struct tally *exit_kick(struct vcpu *v)
 {
 	const struct hvm_exit *exit = &v->hv.exit;
-	struct ioq *q = exit->u.mem.write ? kick_queue_find(v->vm, exit->u.mem.gpa) : NULL;
+	uint32_t number = 0;
+	struct ioq *q = exit->u.mem.write ? kick_queue_find(v->vm, exit->u.mem.gpa, &number) : NULL;
 	uint8_t bytes[INSN_LEN_MAX];
 	enum insn_mode mode;
 	unsigned len;
@@ -126,10 +130,11 @@ static void exit_kick(struct vcpu *v)
 		if (likely(len)) {
 			ioloop_kick(q);
 			hvm_skip(&v->hv, len);
-			return;
+			return &v->stats->kick[number];
 		}
 	}
 	mmio_emulate(v, exit->u.mem.gpa, exit->u.mem.write);
+	return &v->stats->reason[HVM_EXIT_KICK];
 }
 
 static void exit_cpuid(struct vcpu *v)
@@ -214,7 +219,7 @@ static void exit_hlt(struct vcpu *v)
 static void exit_hypercall(struct vcpu *v)
 {
 	if (vcpu_skip(v))
-		v->hv.gpr[HVM_RAX] = -KVM_ENOSYS;
+		control_call(v);
 }
 
 /* A guest that cannot go on: say where it stood and end it, and it alone. */
@@ -234,12 +239,12 @@ static void exit_fatal(struct vcpu *v, enum vm_end reason)
 	vm_end(v->vm, reason);
 }
 
-static void exit_dispatch(struct vcpu *v)
+/* Returns where the time goes. */
+static struct tally *exit_dispatch(struct vcpu *v)
 {
 	switch (v->hv.exit.reason) {
 	case HVM_EXIT_KICK:
-		exit_kick(v);
-		break;
+		return exit_kick(v);
 	case HVM_EXIT_NONE:
 	case HVM_EXIT_INTR:
 	case HVM_EXIT_TIMER:
@@ -291,6 +296,7 @@ static void exit_dispatch(struct vcpu *v)
 		exit_fatal(v, VM_ERROR);
 		break;
 	}
+	return &v->stats->reason[v->hv.exit.reason];
 }
 
 /* --- run loop ---------------------------------------------------------------------------------- */
@@ -304,6 +310,8 @@ static void events_take(struct vcpu *v)
 		v->run_state = VCPU_STOPPED;
 		return;
 	}
+	if (events & VCPU_EVENT_MARK)
+		phase_follow(v, v->left_tsc);
 	if (events & VCPU_EVENT_INIT) {
 		vcpu_state_init(&state);
 		hvm->state_set(&v->hv, &state);
@@ -355,7 +363,8 @@ static void vcpu_sleep(struct vcpu *v)
 		plat_wait(&v->wake, deadline_tsc);
 	atomic_store(&v->mode, VCPU_HOST);
 	atomic_store_explicit(&v->wake, 0, memory_order_relaxed);
-	v->stats.halted_tsc += plat_tsc() - before_tsc;
+	v->left_tsc = plat_tsc();
+	v->stats->halted_tsc += v->left_tsc - before_tsc;
 }
 
 /* Brings interrupts up to date; false: nothing to run now. */
@@ -381,9 +390,10 @@ static bool vcpu_prepare(struct vcpu *v)
 	return true;
 }
 
-static void vcpu_enter(struct vcpu *v, uint64_t *left_tsc)
+static void vcpu_enter(struct vcpu *v)
 {
 	uint64_t enter_tsc, exit_tsc;
+	struct tally *tally;
 
 	vlapic_pv_eoi_sync_entry(&v->lapic);
 	/* Against irq_post: we say "in the guest" before we look; a poster sets its bit before it asks. */
@@ -402,25 +412,27 @@ static void vcpu_enter(struct vcpu *v, uint64_t *left_tsc)
 		vlapic_accept(&v->lapic, (uint8_t)v->hv.irq_offer);
 	}
 	vlapic_pv_eoi_sync_exit(&v->lapic);
-	v->stats.guest_tsc += exit_tsc - enter_tsc;
-	v->stats.handling_tsc += enter_tsc - *left_tsc;
-	exit_dispatch(v);
-	*left_tsc = exit_tsc;
-	exit_stats_add(&v->stats, v->hv.exit.reason, plat_tsc() - exit_tsc);
+	v->stats->guest_tsc += exit_tsc - enter_tsc;
+	v->stats->handling_tsc += enter_tsc - v->left_tsc;
+	v->left_tsc = exit_tsc;
+	tally = exit_dispatch(v);
+	tally_add(tally, plat_tsc() - exit_tsc);
 }
 
 void vcpu_run(struct vcpu *v)
 {
-	uint64_t start_tsc = plat_tsc(), left_tsc = start_tsc;
+	uint64_t now_tsc = plat_tsc();
 
+	v->left_tsc = v->stats->start_tsc = now_tsc;
 	while (v->run_state != VCPU_STOPPED) {
 		if (vcpu_prepare(v)) {
-			vcpu_enter(v, &left_tsc);
+			vcpu_enter(v);
 		} else if (v->run_state != VCPU_STOPPED) {
-			v->stats.handling_tsc += plat_tsc() - left_tsc;
+			v->stats->handling_tsc += plat_tsc() - v->left_tsc;
 			vcpu_sleep(v);
-			left_tsc = plat_tsc();
 		}
 	}
-	v->stats.wall_tsc = plat_tsc() - start_tsc;
+	now_tsc = plat_tsc();
+	v->stats->handling_tsc += now_tsc - v->left_tsc;
+	v->stats->wall_tsc = now_tsc - v->stats->start_tsc;
 }

@@ -15,6 +15,7 @@
 #include "vmm/linux.h"
 #include "vmm/manifest.h"
 #include "vmm/msr.h"
+#include "vmm/phase.h"
 #include "vmm/pvclock.h"
 #include "vmm/vioapic.h"
 #include "vmm/vlapic.h"
@@ -39,6 +40,7 @@ enum vcpu_mode {
 #define VCPU_EVENT_INIT BIT(1)
 #define VCPU_EVENT_SIPI BIT(2) /* vector in bits 15:8 */
 #define VCPU_EVENT_STOP BIT(3) /* the guest has ended */
+#define VCPU_EVENT_MARK BIT(4) /* a new phase of accounting (vmm/phase.h) */
 
 enum vcpu_run_state { VCPU_RUNNING, VCPU_HALTED, VCPU_WAIT_SIPI, VCPU_STOPPED };
 
@@ -51,7 +53,9 @@ struct vcpu {
 	enum vcpu_run_state run_state;
 	uint64_t kvmclock_msr;       /* MSR_KVM_SYSTEM_TIME_NEW as the guest wrote it */
 	struct msr_state msr;        /* emulated MSRs with storage only */
-	struct exit_stats stats;
+	struct exit_stats *stats;    /* of the current phase */
+	uint8_t *stats_first;        /* of the first; the others follow */
+	uint64_t left_tsc;           /* when it last left the guest or woke: accounted up to here */
 
 	/* Any core. */
 	CACHE_ALIGN atomic_uint_least64_t posted[4]; /* vectors posted, not yet in IRR */
@@ -59,6 +63,7 @@ struct vcpu {
 	atomic_uint events;
 	atomic_uint mode;            /* enum vcpu_mode */
 	atomic_uint wake;            /* non-zero ends plat_wait */
+	atomic_uint phase;           /* the phase it counts in; written by its own core */
 };
 
 enum vm_end { VM_ALIVE, VM_POWER_OFF, VM_RESET, VM_TRIPLE_FAULT, VM_ERROR };
@@ -69,6 +74,7 @@ struct vm_kick_page {
 	atomic_uint_least64_t gpa; /* 0: not decoding */
 	uint32_t queue_count;
 	uint32_t multiplier_shift; /* queue = (address - gpa) >> shift */
+	uint32_t first_number;     /* of its queue 0 among all of the guest's */
 	struct ioq **queue;
 };
 
@@ -95,6 +101,7 @@ struct vm {
 	struct vpci pci;
 	unsigned disk_count;
 	struct vblk *disk[MANIFEST_DISK_MAX];
+	struct phases phases;
 
 	atomic_uint end;             /* enum vm_end; the first to leave VM_ALIVE wins */
 	atomic_uint vcpus_running;

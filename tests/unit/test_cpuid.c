@@ -398,7 +398,7 @@ static void hypervisor_leaves(void)
 static void out_of_range(void)
 {
 	static const uint32_t leaves[] = {0x17,       0x1000,     0x3fffffff,
-	                                  0x40000100, 0x7fffffff, 0x80000009,
+	                                  0x40000200, 0x7fffffff, 0x80000009,
 	                                  0x80860000, 0xc0000000, UINT32_MAX};
 
 	host(INTEL, 0x16, 0x80000008, UINT32_MAX, 1);
