@@ -3,7 +3,8 @@
  *
  * VMCS accesses for a kick (EPT_MISCONFIG at an MMIO page, skipped, nothing to inject): 7 reads
  * (reason, RIP, RSP, RFLAGS, interruptibility, IDT-vectoring, guest-physical address) and 1 write
- * (RIP), 2 when a preemption-timer deadline is set. Other exits: 6 reads, one fewer or more as
+ * (RIP), 2 when a preemption-timer deadline is set. vmm's decoding of the store adds the 7 reads of
+ * vmx_state_get_paging. An instruction's exit reads its length instead of IDT-vectoring, and what
  * exits.c says.
  */
 #include "arch/platform.h"
