@@ -1,0 +1,4 @@
+#include "tests/bench/bench.h"
+void bench_threads(void)
+{
+}
