@@ -223,6 +223,22 @@ static uint32_t xsave_bytes_max(uint32_t xcr0)
 	return max;
 }
 
+/* What XSAVEC writes with these states: each behind the last, some aligned (SDM 1 13.4.3). */
+static uint32_t xsave_bytes_compact(uint32_t xcr0)
+{
+	uint32_t out[4], bytes = XSAVE_LEGACY_BYTES;
+
+	for (unsigned i = 2; i < 32; i++) {
+		if (!(xcr0 >> i & 1))
+			continue;
+		plat_cpuid(0xd, i, out);
+		if (out[ECX] & B(1))
+			bytes = ALIGN_UP(bytes, 64u);
+		bytes += out[EAX];
+	}
+	return bytes;
+}
+
 static void leaf_d(uint32_t subleaf, uint32_t out[4])
 {
 	switch (subleaf) {
@@ -233,6 +249,7 @@ static void leaf_d(uint32_t subleaf, uint32_t out[4])
 		break;
 	case 1:
 		out[EAX] &= FEAT_D1_EAX;
+		out[EBX] = xsave_bytes_compact((uint32_t)hvm_xgetbv() & XCR0_GUEST);
 		out[ECX] = out[EDX] = 0;
 		break;
 	default:
@@ -430,4 +447,6 @@ void cpuid_emulate(struct vcpu *v, uint32_t leaf, uint32_t subleaf, uint32_t out
 	} else {
 		zero(out);
 	}
+	if (hvm->cpuid_fit)
+		hvm->cpuid_fit(leaf, out);
 }

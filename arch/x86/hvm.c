@@ -41,3 +41,14 @@ const struct hvm_ops *hvm_choose(const char *const *disable, unsigned disable_co
 	}
 	return ops->probe(disable, disable_count, why, why_len) ? NULL : ops;
 }
+
+uint64_t hvm_xgetbv(void)
+{
+	uint32_t low, high;
+
+	/* CR4.OSXSAVE is on wherever the processor has it; without it there is but x87. */
+	if (!(cpu_id(1, 0).ecx & BIT(27)))
+		return 1;
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (uint64_t)high << 32 | low;
+}

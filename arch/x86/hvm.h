@@ -185,6 +185,10 @@ struct hvm_ops {
 	 * fault's CR2 goes through state_set. */
 	void (*inject)(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code);
 
+	/* Takes the bits of instructions this back end cannot let its guests run out of CPUID's
+	 * answer. Any core. NULL: there are none. */
+	void (*cpuid_fit)(uint32_t leaf, uint32_t out[4]);
+
 	/* One line per field for a guest's post-mortem, through plat_log. Reads only what exists. */
 	void (*dump)(struct hvm_vcpu *vcpu);
 };
@@ -216,5 +220,6 @@ bool hvm_wrmsr_safe(uint32_t index, uint64_t value);
 
 /* XCR0 of this core, which always belongs to the guest that runs here. False: #GP. */
 bool hvm_xsetbv_safe(uint32_t index, uint64_t value);
+uint64_t hvm_xgetbv(void);
 
 #endif

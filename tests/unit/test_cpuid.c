@@ -278,6 +278,10 @@ static void xsave_states(void)
 	CHECK_EQ(reg_of(0, 0xd, 0, ECX), 512 + 128 * 9);
 	CHECK_EQ(reg_of(0, 0xd, 1, EAX), 7); /* no XSAVES */
 	CHECK_EQ(reg_of(0, 0xd, 1, ECX), 0);
+	fx_xcr0 = 3;
+	CHECK_EQ(reg_of(0, 0xd, 1, EBX), 576); /* legacy area and header */
+	fx_xcr0 = 7;
+	CHECK_EQ(reg_of(0, 0xd, 1, EBX), 576 + 128);
 	CHECK_EQ(reg_of(0, 0xd, 2, EAX), 128);
 	CHECK_EQ(reg_of(0, 0xd, 9, EBX), 512 + 64 * 9);
 	CHECK(is_zero(0xd, 3));

@@ -18,7 +18,7 @@ static struct hvm_state fx_state; /* what the fake back end holds; one for all v
 static uint64_t fx_live_msr;      /* the only MSR a guarded access finds: TSC_AUX */
 static unsigned fx_live_accesses;
 static uint8_t *fx_ram;
-static uint64_t fx_seed;
+static uint64_t fx_seed, fx_xcr0 = 7;
 
 static void fx_state_get(struct hvm_vcpu *vcpu, struct hvm_state *state)
 {
@@ -40,6 +40,11 @@ static const struct hvm_ops fx_ops = {
 };
 
 const struct hvm_ops *hvm = &fx_ops;
+
+uint64_t hvm_xgetbv(void)
+{
+	return fx_xcr0;
+}
 
 bool hvm_rdmsr_safe(uint32_t index, uint64_t *value)
 {

@@ -176,6 +176,18 @@ static void vmx_vcpu_unbind(struct hvm_vcpu *vcpu)
 	vmx_vmclear(vcpu->cb_hpa);
 }
 
+static void vmx_cpuid_fit(uint32_t leaf, uint32_t out[4])
+{
+	if (leaf == 7 && !vmx_has(VMX_F_INVPCID))
+		out[1] &= ~(uint32_t)BIT(10);
+	if (vmx_has(VMX_F_RDTSCP))
+		return;
+	if (leaf == 7)
+		out[2] &= ~(uint32_t)BIT(22); /* RDPID */
+	else if (leaf == 0x80000001)
+		out[3] &= ~(uint32_t)BIT(27);
+}
+
 const struct hvm_ops hvm_vmx = {
 	.name = "vmx",
 	.exit_name = {
@@ -217,5 +229,6 @@ const struct hvm_ops hvm_vmx = {
 	.state_set = vmx_state_set,
 	.state_get_paging = vmx_state_get_paging,
 	.inject = vmx_inject,
+	.cpuid_fit = vmx_cpuid_fit,
 	.dump = vmx_dump,
 };
