@@ -2,6 +2,8 @@
 
 /* How long an "auto" queue stays hot without progress. The loop sleeps when none is hot. */
 #define AUTO_HOT_NS   1000000ull
+/* A cold queue without progress for longer is armed: from then on it costs nothing but one kick. */
+#define COLD_IDLE_NS  10000000ull
 #define POLL_BUDGET   256u
 #define FIRST_QUEUES  64u
 #define HOUSEKEEP_NS  10000000ull
@@ -24,6 +26,7 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 	loop->core = core;
 	ready_init(&loop->ready, READY_BY_SIZE);
 	loop->housekeep_tsc = ns_to_tsc(HOUSEKEEP_NS);
+	loop->cold_idle_tsc = ns_to_tsc(COLD_IDLE_NS);
 }
 
 int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev)
@@ -268,9 +271,36 @@ static bool hot_serve(struct ioloop *loop)
 	return progress;
 }
 
+/* Looks at queues that have just been armed; call after the fence. */
+static bool look_again(struct ioloop *loop, struct ioq *const *list, uint32_t count)
+{
+	bool pending = false;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct ioq *q = list[i];
+
+		if (!q->ops->pending(q))
+			continue;
+		promote(loop, q);
+		pending = true;
+	}
+	return pending;
+}
+
+/* Else a busy core would sweep for ever over all that was ever used. */
+static RARE bool cold_retire(struct ioloop *loop, struct ioq *const *list, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		arm(loop, list[i]);
+	loop->counts.retired += count;
+	atomic_thread_fence(memory_order_seq_cst);
+	return look_again(loop, list, count);
+}
+
 static bool cold_sweep(struct ioloop *loop)
 {
-	uint32_t looks = MIN(loop->cold_count, IOLOOP_COLD_SWEEP);
+	uint32_t looks = MIN(loop->cold_count, IOLOOP_COLD_SWEEP), idle_count = 0;
+	struct ioq *idle[IOLOOP_COLD_SWEEP];
 	bool progress = false;
 
 	while (looks-- > 0 && loop->cold_count > 0) {
@@ -282,10 +312,14 @@ static bool cold_sweep(struct ioloop *loop)
 		if (q->ops->pending(q)) {
 			promote(loop, q); /* another takes its place at sweep_pos */
 			progress |= serve(loop, q);
-		} else {
-			loop->sweep_pos++;
+			continue;
 		}
+		loop->sweep_pos++;
+		if (unlikely(loop->now_tsc - q->last_progress_tsc > loop->cold_idle_tsc))
+			idle[idle_count++] = q;
 	}
+	if (unlikely(idle_count))
+		progress |= cold_retire(loop, idle, idle_count);
 	return progress;
 }
 
@@ -330,6 +364,9 @@ static bool completed_publish(struct ioloop *loop)
 		q->completed = false;
 		/* A queue that drains belongs to a driver that has reset it. */
 		if (likely(q->state != IOQ_DRAINING && q->state != IOQ_UNATTACHED)) {
+			/* Who is answered mostly asks again soon: without a kick, then. */
+			if (unlikely(q->state != IOQ_HOT) && q->demote_tsc != 0)
+				promote(loop, q);
 			if (q->ops->publish(q))
 				q->counts.interrupts++;
 			else
@@ -437,21 +474,6 @@ bool ioloop_pass(struct ioloop *loop)
 }
 
 /* --- sleep ------------------------------------------------------------------------------------ */
-
-static bool look_again(struct ioloop *loop, struct ioq *const *list, uint32_t count)
-{
-	bool pending = false;
-
-	for (uint32_t i = 0; i < count; i++) {
-		struct ioq *q = list[i];
-
-		if (!q->ops->pending(q))
-			continue;
-		promote(loop, q);
-		pending = true;
-	}
-	return pending;
-}
 
 /* Arms all that is not armed. True: something was published meanwhile and is hot again. */
 static bool arm_all(struct ioloop *loop)

@@ -89,6 +89,7 @@ struct ioloop_letter {
 struct ioloop_counts {
 	uint64_t passes, empty_passes, promotions, demotions, sleeps, wakes, last_look_hits;
 	uint64_t commits, mailbox_rounds, sleep_tsc;
+	uint64_t retired; /* cold queues armed because nothing came */
 };
 
 struct ioloop {
@@ -101,7 +102,7 @@ struct ioloop {
 	/* Rare work for the same core, such as console input: called after each wake-up and every
 	 * housekeep_tsc while awake; the core also wakes for it if housekeep_timed. May be NULL. */
 	void (*housekeep)(void);
-	uint64_t housekeep_tsc, housekeep_last_tsc;
+	uint64_t housekeep_tsc, housekeep_last_tsc, cold_idle_tsc;
 	bool housekeep_timed;
 	struct bio_dev *dev[IOLOOP_DEV_MAX];
 	struct ioq **queue;       /* by id; queue_room entries, as have hot and cold */

@@ -21,7 +21,7 @@
  * Where a look at the words has become dearer than what a summary costs the setter and the taker,
  * for a source set every few passes (`make bench-native`, "ready").
  */
-#define READY_SCAN_MAX 128u
+#define READY_SCAN_MAX 64u
 #define READY_MAX      131072u
 
 enum ready_kind { READY_BY_SIZE, READY_SCAN, READY_BITMAP };

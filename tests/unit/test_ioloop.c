@@ -465,9 +465,86 @@ static void completion_in_the_last_look(void)
 	CHECK_EQ(loop.counts.last_look_hits, 3);
 }
 
+static void cold_queue_is_armed_at_last(void)
+{
+	setup(100, IOQ_POLL_AUTO);
+	for (unsigned i = 0; i < 100; i++)
+		kick(&queues[i]);
+	ioloop_pass(&loop);
+	/* Queue 0 stays busy; the others are swept for 10 ms, and then no more. */
+	for (int i = 0; i < 40; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+		if (i == 10)
+			CHECK_EQ(loop.cold_count, 99);
+	}
+	CHECK_EQ(loop.cold_count, 0);
+	CHECK_EQ(loop.counts.retired, 99);
+	CHECK(queues[1].armed && queues[99].armed && !queues[0].armed);
+	for (unsigned i = 0; i < 100; i++)
+		queues[i].looks = 0;
+	ioloop_pass(&loop);
+	for (unsigned i = 1; i < 100; i++)
+		CHECK_EQ(queues[i].looks, 0);
+	/* One kick, as after a sleep. */
+	kick(&queues[7]);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[7].ioq.counts.requests, 2);
+	CHECK(queues[7].ioq.state == IOQ_HOT);
+}
+
+static void retiring_finds_the_race(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	kick(&queues[1]);
+	ioloop_pass(&loop);
+	for (int i = 0; i < 19; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK(queues[1].ioq.state == IOQ_COLD);
+	queues[1].publish_on_arm = true;
+	for (int i = 0; i < 4; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK_EQ(loop.counts.retired, 1);
+	CHECK_EQ(queues[1].ioq.counts.requests, 2);
+	CHECK_EQ(queues[1].ioq.kicks, 1);
+	CHECK(!queues[1].armed);
+}
+
+/* A slow disk: the core has slept over the request; its guest's next one needs no kick. */
+static void completion_wakes_its_queue(void)
+{
+	setup(1, IOQ_POLL_AUTO);
+	CHECK(queues[0].ioq.state == IOQ_ARMED);
+	queues[0].flying = 1;
+	disk.from[0] = &queues[0];
+	disk.dev.in_flight = 1;
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].publishes, 1);
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	CHECK(!queues[0].armed);
+	/* Not where polling is disabled. */
+	setup(1, 0);
+	queues[0].flying = 1;
+	disk.from[0] = &queues[0];
+	disk.dev.in_flight = 1;
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[0].publishes, 1);
+	CHECK(queues[0].ioq.state == IOQ_ARMED);
+	CHECK(queues[0].armed);
+}
+
 TESTS(T(attach_arms), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
       T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
       T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
       T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
       T(always_never_sleeps), T(detach_drains), T(sleep_is_bounded_by_flight),
-      T(completion_in_the_last_look))
+      T(completion_in_the_last_look), T(cold_queue_is_armed_at_last), T(retiring_finds_the_race),
+      T(completion_wakes_its_queue))
