@@ -29,7 +29,9 @@ double samples_error(struct samples *s);
 /* "NAME = VALUE UNIT (...)  [machine ...]", one line. rse < 0: exact. */
 void report(const char *name, double value, const char *unit, double rse, unsigned count);
 void report_samples(const char *name, struct samples *s, const char *unit);
-/* "ok" or "over" against what the issue asks for. */
+/* Of pairs: the error is absolute, as the difference may be nothing. */
+void report_difference(const char *name, struct samples *s, const char *unit);
+/* "met" or "MISSED" against what the issue asks for. */
 void report_aim(const char *name, double value, double aim, const char *unit);
 
 uint64_t bench_tsc(void);
@@ -67,6 +69,7 @@ struct rig_cfg {
 	unsigned idle_queues;
 	uint64_t idle_poll_ns;
 	bool idle_woken;       /* each idle queue has had one request */
+	bool idle_stays_cold;  /* and is swept for ever, not for its 10 ms */
 	bool device_inline;    /* the controller completes at the doorbell */
 };
 
@@ -96,7 +99,7 @@ unsigned rig_take(struct rig *r);
 
 /* nvme_inline.c. */
 struct nvme_ctrl *nvme_inline_make(bool at_doorbell);
-/* Completes all that the doorbell announced. */
+/* Completes all that the doorbell announced. Several may exist, each behind its own doorbell. */
 void nvme_inline_step(struct nvme_ctrl *c);
 
 /* platform.c. What plat_mmio_write32 also does; NULL: nothing. */

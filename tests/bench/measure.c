@@ -162,6 +162,14 @@ void report_samples(const char *name, struct samples *s, const char *unit)
 	report(name, median, unit, median != 0 ? fabs(samples_error(s) / median) : 0, s->count);
 }
 
+void report_difference(const char *name, struct samples *s, const char *unit)
+{
+	double median = samples_median(s);
+
+	printf("%-46s = %9.1f %-12s (+- %.1f, n = %u pairs)  machine = hosted, %s\n", name, median,
+	       unit, samples_error(s), s->count, cpu_model());
+}
+
 void report_aim(const char *name, double value, double aim, const char *unit)
 {
 	printf("%-46s : %9.1f, aim <= %.0f %s: %s  machine = hosted, %s\n", name, value, aim, unit,

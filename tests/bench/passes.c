@@ -1,7 +1,6 @@
 /* What a pass costs that finds nothing, and what idle queues cost a busy one. */
 #include "tests/bench/bench.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,10 +129,10 @@ static double idle_pairs(const char *what, const struct rig_cfg *with)
 	snprintf(name, sizeof(name), "%s, %u idle", what, with->idle_queues);
 	report_samples(name, &beside, "ns/request");
 	snprintf(name, sizeof(name), "%s, difference", what);
+	report_difference(name, &diff, "ns/request");
 	ns = samples_median(&diff);
-	report(name, ns, "ns/request", samples_error(&diff) / fmax(fabs(ns), 1), diff.count);
-	printf("%-46s : hot %u, cold %u, arms %llu\n", what, b->loop.hot_count, b->loop.cold_count,
-	       (unsigned long long)b->idle_blk[0]->queue[1].ioq.counts.arms);
+	printf("%-46s : %u hot, %u cold, %llu retired\n", what, b->loop.hot_count,
+	       b->loop.cold_count, (unsigned long long)b->loop.counts.retired);
 	rig_free(a);
 	rig_free(b);
 	bench_mem_release(mem);
@@ -151,6 +150,9 @@ void bench_idle(void)
 	cfg.idle_woken = true;
 	ns = idle_pairs("QD1 polled, once used", &cfg);
 	report_aim("QD1 polled, 3200 once used queues", ns, 60, "ns");
+	cfg.idle_stays_cold = true;
+	idle_pairs("QD1 polled, used within 10 ms", &cfg);
+	cfg.idle_stays_cold = false;
 	cfg.idle_poll_ns = 0;
 	ns = idle_pairs("QD1 polled, poll_ns = 0 on idle", &cfg);
 	report_aim("QD1 polled, 3200 queues of poll_ns = 0", ns, 60, "ns");

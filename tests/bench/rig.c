@@ -151,8 +151,13 @@ struct rig *rig_make(const struct rig_cfg *cfg)
 	if (cfg->idle_queues)
 		idle_make(r, cfg);
 	ioloop_pass(&r->loop);
+	if (cfg->idle_stays_cold)
+		r->loop.cold_idle_tsc = UINT64_MAX;
 	if (cfg->idle_woken)
 		idle_wake(r);
+	/* As after 10 ms of others' work: what was used once is armed again. */
+	while (cfg->idle_woken && !cfg->idle_stays_cold && r->loop.hot_count + r->loop.cold_count)
+		ioloop_pass(&r->loop);
 	return r;
 }
 

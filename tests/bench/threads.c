@@ -1,4 +1,152 @@
+/*
+ * Guest and I/O core on two pinned threads: what a request takes as the guest sees it. A request
+ * crosses at least twice between the two caches, so the round trip of one line between the same two
+ * threads is measured in the same sample.
+ */
 #include "tests/bench/bench.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLES      60u
+#define LINE_ROUNDS  1000u
+#define DEPTH1_COUNT 300u
+#define DEEP_BATCHES 20u
+#define DEEP         32u
+
+struct line {
+	CACHE_ALIGN atomic_uint value;
+};
+
+struct session {
+	const char *name;
+	struct rig_cfg cfg;
+	struct rig *rig;
+	uint64_t requests, kicks;
+	struct samples line, one, deep;
+};
+
+static struct line ping, pong;
+
+static void *io_core(void *arg)
+{
+	struct rig *r = arg;
+
+	bench_pin(0);
+	for (unsigned i = 1; i <= LINE_ROUNDS; i++) {
+		while (atomic_load_explicit(&ping.value, memory_order_acquire) != i)
+			;
+		atomic_store_explicit(&pong.value, i, memory_order_release);
+	}
+	ioloop_run(&r->loop);
+	return NULL;
+}
+
+/* The first rounds wait for the other thread to start, so the second half counts. */
+static double line_round_trip(void)
+{
+	uint64_t t = 0;
+
+	for (unsigned i = 1; i <= LINE_ROUNDS; i++) {
+		if (i == LINE_ROUNDS / 2)
+			t = bench_tsc();
+		atomic_store_explicit(&ping.value, i, memory_order_release);
+		while (atomic_load_explicit(&pong.value, memory_order_acquire) != i)
+			;
+	}
+	return tsc_ns(bench_tsc() - t) / (LINE_ROUNDS - LINE_ROUNDS / 2);
+}
+
+static void requests(struct session *s, unsigned count)
+{
+	struct rig *r = s->rig;
+	uint32_t head, written_bytes;
+
+	rig_publish(r, count);
+	if (vguest_kick_needed(&r->drv))
+		ioloop_kick(&rig_queue(r)->ioq);
+	for (unsigned left = count; left > 0;)
+		left -= vguest_used_pop(&r->drv, &head, &written_bytes);
+	s->requests += count;
+}
+
+static void sample(struct session *s)
+{
+	static struct samples one;
+	pthread_t thread;
+	uint64_t t;
+
+	atomic_store(&ping.value, 0);
+	atomic_store(&pong.value, 0);
+	atomic_store(&s->rig->loop.stop, 0);
+	if (pthread_create(&thread, NULL, io_core, s->rig))
+		abort();
+	samples_add(&s->line, line_round_trip());
+	vguest_irq_off(&s->rig->drv); /* this guest polls too */
+	memset(&one, 0, sizeof(one));
+	for (unsigned i = 0; i < DEPTH1_COUNT; i++) {
+		t = bench_tsc();
+		requests(s, 1);
+		samples_add(&one, tsc_ns(bench_tsc() - t) - tsc_cost_ns());
+	}
+	samples_add(&s->one, samples_median(&one));
+	t = bench_tsc();
+	for (unsigned i = 0; i < DEEP_BATCHES; i++)
+		requests(s, DEEP);
+	samples_add(&s->deep, tsc_ns(bench_tsc() - t) / (DEEP_BATCHES * DEEP));
+	ioloop_stop(&s->rig->loop);
+	pthread_join(thread, NULL);
+}
+
+static void session_report(struct session *s)
+{
+	char name[96];
+
+	s->kicks = atomic_load(&rig_queue(s->rig)->ioq.kicks);
+	snprintf(name, sizeof(name), "two threads, %s, cache-line round trip", s->name);
+	report_samples(name, &s->line, "ns");
+	snprintf(name, sizeof(name), "two threads, %s, depth 1", s->name);
+	report_samples(name, &s->one, "ns/request");
+	snprintf(name, sizeof(name), "two threads, %s, depth %u", s->name, DEEP);
+	report_samples(name, &s->deep, "ns/request");
+	snprintf(name, sizeof(name), "two threads, %s, kicks", s->name);
+	report(name, (double)s->kicks * 1e6 / (double)s->requests, "per million", -1,
+	       (unsigned)s->requests);
+}
+
 void bench_threads(void)
 {
+	static struct session sessions[] = {
+		{.name = "NVMe", .cfg = {.poll_ns = IOQ_POLL_AUTO, .device_inline = true}},
+		{.name = "NVMe, 3200 idle queues",
+		 .cfg = {.poll_ns = IOQ_POLL_AUTO, .device_inline = true, .idle_queues = 3200,
+	                 .idle_poll_ns = IOQ_POLL_AUTO}},
+		{.name = "poll_ns = 0, NVMe", .cfg = {.device_inline = true}},
+	};
+	static struct samples idle_diff;
+	unsigned mem = bench_mem_mark();
+	double ns;
+
+	if (bench_cpus() < 2) {
+		printf("two threads: not measured: one processor\n");
+		return;
+	}
+	bench_pin(1);
+	for (unsigned i = 0; i < ARRAY_LEN(sessions); i++)
+		sessions[i].rig = rig_make(&sessions[i].cfg);
+	for (unsigned n = 0; n < SAMPLES; n++) {
+		for (unsigned i = 0; i < ARRAY_LEN(sessions); i++)
+			sample(&sessions[n & 1 ? ARRAY_LEN(sessions) - 1 - i : i]);
+		samples_add(&idle_diff, sessions[1].one.value[n] - sessions[0].one.value[n]);
+	}
+	ns = samples_median(&idle_diff);
+	report_difference("two threads, 3200 idle queues, depth 1", &idle_diff, "ns/request");
+	report_aim("two threads, 3200 idle queues, depth 1", ns, 60, "ns");
+	for (unsigned i = 0; i < ARRAY_LEN(sessions); i++) {
+		session_report(&sessions[i]);
+		rig_free(sessions[i].rig);
+	}
+	bench_mem_release(mem);
 }
