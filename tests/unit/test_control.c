@@ -336,6 +336,22 @@ static void test_transitions(void)
 	teardown();
 }
 
+/* An idle queue is polled from the next pass on, without a kick. */
+static void test_always_at_once(void)
+{
+	setup(1, true, 0);
+	CHECK_EQ(blk->queue[0].ioq.state, IOQ_ARMED);
+	call(QUELL_POLL_SET, 0, 0, QUELL_POLL_ALWAYS, 0);
+	passes(1);
+	CHECK_EQ(blk->queue[0].ioq.state, IOQ_HOT);
+	reads_publish(1);
+	CHECK(!vguest_kick_needed(&drv));
+	passes(2);
+	CHECK_EQ(used_take(), 1);
+	CHECK_EQ(atomic_load(&blk->queue[0].ioq.kicks), 0);
+	teardown();
+}
+
 /* A policy asked for before a driver comes is in force when it does. */
 static void test_poll_set_unattached(void)
 {
@@ -782,6 +798,6 @@ static void test_switches(void)
 	teardown();
 }
 
-TESTS(T(test_denied), T(test_unknown), T(test_cpuid), T(test_poll_set), T(test_transitions),
+TESTS(T(test_denied), T(test_unknown), T(test_cpuid), T(test_poll_set), T(test_transitions), T(test_always_at_once),
       T(test_poll_set_unattached), T(test_names), T(test_phases_end), T(test_settled),
       T(test_phase_counts), T(test_exit_counts), T(test_fuzz), T(test_run_loop), T(test_switches))
