@@ -186,3 +186,27 @@ bench-native: $(B)/bench/native
 	@$(B)/bench/native $(BENCH)
 
 -include $(shell find $(B)/bench -type f -name '*.d' 2>/dev/null)
+
+# --- races: the loop, guests and a device on threads, under ThreadSanitizer and without ------------
+#   make tsan [TIME=SECONDS] [REQUESTS=N]: at most so much for each of eight cases; ROUNDS=N
+RACES_C  := $(wildcard $(addprefix vmm/,ioloop*.c ready.c poll_policy.c gmem.c) virtio/ring.c virtio/blk*.c) \
+            tests/fake/virtio_guest.c tests/tsan/races.c
+RACES_CF := -std=c11 -g $(WARN) -I. -D_GNU_SOURCE -fno-strict-aliasing -pthread
+TIME     ?= 30
+REQUESTS ?= 1300000
+ROUNDS   ?= 5000000
+.PHONY: tsan
+
+$(B)/tsan/races: $(RACES_C) $(wildcard vmm/*.h virtio/*.h drivers/*.h arch/*.h tests/fake/*.h) Makefile
+	@mkdir -p $(@D)
+	@echo "  TSANCC  $@"
+	@$(HOSTCC) $(RACES_CF) -O1 -fsanitize=thread -Wno-tsan $(RACES_C) -o $@
+
+# The store buffers are the processor's own only where no sanitizer stands between.
+$(B)/tsan/races-plain: $(B)/tsan/races
+	@$(HOSTCC) $(RACES_CF) -O2 $(RACES_C) -o $@
+
+tsan: $(B)/tsan/races $(B)/tsan/races-plain
+	@$(B)/tsan/races $(TIME) $(REQUESTS) $(ROUNDS)
+	@$(B)/tsan/races-plain $(TIME) $(REQUESTS) $(ROUNDS)
+	@$(B)/tsan/races-plain --mutant
