@@ -48,6 +48,27 @@ static bool bytes_take(struct rest *rest, void *dst, uint32_t len_bytes)
 	return true;
 }
 
+typedef uint64_t unaligned_u64 __attribute__((aligned(1)));
+
+/* The request's header, which mostly is a segment of its own. Loaded once, then checked. */
+static bool hdr_take(struct rest *rest, struct virtio_blk_hdr *hdr)
+{
+	struct virtq_seg *seg = rest->seg;
+	const volatile unaligned_u64 *at = NULL;
+	uint64_t type;
+
+	if (likely(rest->end > 0 && !seg->device_writes && seg->len_bytes == sizeof(*hdr)))
+		at = gmem_ptr(rest->mem, seg->gpa, sizeof(*hdr));
+	if (unlikely(!at))
+		return bytes_take(rest, hdr, sizeof(*hdr));
+	type = at[0];
+	hdr->type = (uint32_t)type;
+	hdr->reserved = (uint32_t)(type >> 32);
+	hdr->sector = at[1];
+	rest->first = 1;
+	return true;
+}
+
 /* Adds one guest segment as pieces of host memory; what continues the last piece widens it. */
 static bool seg_map(const struct gmem *mem, const struct virtq_seg *seg, struct bio *bio)
 {
@@ -169,7 +190,7 @@ enum vblk_verdict vblk_request_parse(struct vblk *blk, struct vblk_req *req)
 	req->bio.sector = req->bio.sector_count = 0;
 	if (!status_take(&rest, req))
 		return VBLK_NO_STATUS;
-	if (!bytes_take(&rest, &hdr, sizeof(hdr)))
+	if (!hdr_take(&rest, &hdr))
 		return VBLK_IOERR;
 	switch (hdr.type) {
 	case VIRTIO_BLK_T_IN:

@@ -91,21 +91,15 @@ struct desc_table {
 	uint32_t count;
 };
 
-static int desc_copy(const struct virtq *vq, const struct desc_table *table, uint32_t index,
-                     struct virtq_desc *copy)
+/* By value, so that the compiler keeps it in registers. */
+static struct virtq_desc desc_load(const volatile uint8_t *va, uint32_t index)
 {
-	const volatile unaligned_u64 *at;
-	uint64_t high;
+	const volatile unaligned_u64 *at =
+		(const volatile unaligned_u64 *)(va + index * sizeof(struct virtq_desc));
+	uint64_t addr_gpa = at[0], high = at[1];
 
-	if (unlikely(!table->va))
-		return gmem_read(vq->mem, table->gpa + index * sizeof(*copy), copy, sizeof(*copy));
-	at = (const volatile unaligned_u64 *)(table->va + index * sizeof(*copy));
-	copy->addr_gpa = at[0];
-	high = at[1];
-	copy->len_bytes = (uint32_t)high;
-	copy->flags = (uint16_t)(high >> 32);
-	copy->next = (uint16_t)(high >> 48);
-	return 0;
+	return (struct virtq_desc){addr_gpa, (uint32_t)high, (uint16_t)(high >> 32),
+	                           (uint16_t)(high >> 48)};
 }
 
 /* VIRTIO 1.2 2.7.5.3. The write flag of the descriptor that refers to a table means nothing. */
@@ -122,20 +116,28 @@ static int indirect_enter(const struct virtq *vq, const struct virtq_desc *desc,
 	return 0;
 }
 
-static int seg_add(struct virtq_chain *chain, const struct virtq_desc *desc, uint64_t *sum_bytes)
+/* What of a chain has been walked. */
+struct walk {
+	uint64_t sum_bytes;
+	uint32_t count;
+	bool writes; /* the last segment's direction */
+};
+
+static int seg_add(struct virtq_chain *chain, const struct virtq_desc *desc, struct walk *walk)
 {
 	bool writes = (desc->flags & VIRTQ_DESC_F_WRITE) != 0;
-	struct virtq_seg *seg;
+	struct virtq_seg *seg = &chain->seg[walk->count];
 
 	if (desc->len_bytes == 0)
 		return 0;
-	*sum_bytes += desc->len_bytes;
-	if (*sum_bytes > CHAIN_LEN_MAX)
+	walk->sum_bytes += desc->len_bytes;
+	if (walk->sum_bytes > CHAIN_LEN_MAX)
 		return -EINVAL;
 	/* 2.7.4.2: what the device reads comes before what it writes. */
-	if (chain->count > 0 && chain->seg[chain->count - 1].device_writes && !writes)
+	if (walk->writes && !writes)
 		return -EINVAL;
-	seg = &chain->seg[chain->count++];
+	walk->writes = writes;
+	walk->count++;
 	seg->gpa = desc->addr_gpa;
 	seg->len_bytes = desc->len_bytes;
 	seg->device_writes = writes;
@@ -147,14 +149,24 @@ static int chain_walk(const struct virtq *vq, struct virtq_chain *chain)
 {
 	struct desc_table table = {.va = vq->desc, .count = vq->size};
 	uint32_t index = chain->head;
+	struct walk walk = {0};
 	bool inside = false;
-	uint64_t sum_bytes = 0;
 
 	for (unsigned steps = 0; steps < VIRTQ_CHAIN_MAX; steps++) {
 		struct virtq_desc desc;
 
-		if (index >= table.count || desc_copy(vq, &table, index, &desc))
+		if (index >= table.count)
 			return -EINVAL;
+		if (likely(table.va)) {
+			desc = desc_load(table.va, index);
+		} else {
+			struct virtq_desc copy;
+
+			if (gmem_read(vq->mem, table.gpa + index * sizeof(copy), &copy,
+			              sizeof(copy)))
+				return -EINVAL;
+			desc = copy;
+		}
 		if (desc.flags & VIRTQ_DESC_F_INDIRECT) {
 			if (inside || indirect_enter(vq, &desc, &table))
 				return -EINVAL;
@@ -163,10 +175,12 @@ static int chain_walk(const struct virtq *vq, struct virtq_chain *chain)
 			steps--; /* the reference is no piece of the chain; it comes once */
 			continue;
 		}
-		if (seg_add(chain, &desc, &sum_bytes))
+		if (seg_add(chain, &desc, &walk))
 			return -EINVAL;
-		if (!(desc.flags & VIRTQ_DESC_F_NEXT))
+		if (!(desc.flags & VIRTQ_DESC_F_NEXT)) {
+			chain->count = (uint16_t)walk.count;
 			return 0;
+		}
 		index = desc.next;
 	}
 	return -EINVAL;

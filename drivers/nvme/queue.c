@@ -80,20 +80,62 @@ static uint8_t *bounce_of(struct nvme_pair *q, unsigned index)
 	return q->bounces + (size_t)index * NVME_BOUNCE_BYTES;
 }
 
+/* Field by field: the compiler then stores eight words, which is quicker than its REP STOS. */
+static void sqe_clear(struct nvme_sqe *sqe, uint32_t nsid)
+{
+	sqe->opcode = 0;
+	sqe->flags = 0;
+	sqe->cid = 0;
+	sqe->nsid = nsid;
+	sqe->cdw2 = 0;
+	sqe->cdw3 = 0;
+	sqe->metadata = 0;
+	sqe->prp1 = 0;
+	sqe->prp2 = 0;
+	sqe->cdw10 = 0;
+	sqe->cdw11 = 0;
+	sqe->cdw12 = 0;
+	sqe->cdw13 = 0;
+	sqe->cdw14 = 0;
+	sqe->cdw15 = 0;
+}
+
+/* The usual request, one piece of memory in two pages at most, without a walk over its segments.
+ * False: another one. */
+static bool data_attach_piece(struct nvme_cursor *at, uint64_t len_bytes, struct nvme_sqe *sqe)
+{
+	const struct bio_seg *seg = &at->segs[at->seg];
+	hpa_t hpa, second_hpa;
+
+	if (at->seg == at->seg_count || seg->len_bytes - at->seg_offset < len_bytes)
+		return false;
+	hpa = seg->hpa + at->seg_offset;
+	second_hpa = ALIGN_DOWN(hpa, PAGE_SIZE) + PAGE_SIZE;
+	if (!IS_ALIGNED(hpa, 4) || hpa + len_bytes > second_hpa + PAGE_SIZE)
+		return false;
+	sqe->prp1 = hpa;
+	if (hpa + len_bytes > second_hpa)
+		sqe->prp2 = second_hpa;
+	at->seg_offset += len_bytes;
+	return true;
+}
+
 /* Fills PRPs for as much as one command can take. Bytes, 0: the segments end too early. */
 static uint64_t data_attach(struct nvme_pair *q, struct nvme_ns *ns, unsigned index,
                             struct nvme_sqe *sqe)
 {
 	uint32_t block_bytes = ns->dev.block_bytes;
 	uint64_t limit_bytes = MIN(q->blocks_left << ns->block_shift, q->ctrl->max_bytes);
-	uint64_t len_bytes = nvme_prp_span(&q->cursor, limit_bytes, block_bytes);
 	struct nvme_cmd *cmd = &q->cmd[index];
-	uint64_t *list = list_of(q, index);
+	uint64_t *list, len_bytes;
 	uint8_t *bounce;
 
+	if (likely(data_attach_piece(&q->cursor, limit_bytes, sqe)))
+		return limit_bytes;
+	list = list_of(q, index);
+	len_bytes = nvme_prp_span(&q->cursor, limit_bytes, block_bytes);
 	if (likely(len_bytes)) {
 		nvme_prp_build(&q->cursor, len_bytes, list, plat_hpa(list), sqe);
-		cmd->bounce_bytes = 0;
 		nvme_cursor_advance(&q->cursor, len_bytes);
 		return len_bytes;
 	}
@@ -162,7 +204,7 @@ static bool bio_issue(struct nvme_pair *q, struct nvme_ns *ns, struct bio *bio)
 		struct nvme_sqe *sqe = &q->ring.sq[q->ring.sq_tail];
 		uint64_t blocks;
 
-		*sqe = (struct nvme_sqe){.nsid = ns->nsid};
+		sqe_clear(sqe, ns->nsid);
 		blocks = command_fill(q, ns, bio, index, sqe);
 		if (unlikely(!blocks)) {
 			bio->status = BIO_EINVAL;
