@@ -213,9 +213,12 @@ int phases_create(struct vm *vm, struct ioloop *loop)
 			return -ENOMEM;
 		v->stats = (void *)v->stats_first;
 	}
-	phases->io = plat_mem_alloc(phases->max * phases->io_bytes, CACHE_LINE_BYTES);
-	if (!phases->io)
+	phases->io = plat_mem_alloc((phases->max + 1) * phases->io_bytes, CACHE_LINE_BYTES);
+	phases->sum_kick = plat_mem_alloc((phases->queue_count + 1) * sizeof(*phases->sum_kick),
+	                                  CACHE_LINE_BYTES);
+	if (!phases->io || !phases->sum_kick)
 		return -ENOMEM;
+	phases->sum_queue = io_at(vm, phases->max)->queue;
 	kick_pages_number(vm);
 	memcpy(phases->name[0], "start", sizeof("start"));
 	phases->begin_tsc[0] = plat_tsc();

@@ -38,6 +38,8 @@ struct phases {
 	struct ioloop *loop;
 	struct ioloop_letter letter;
 	uint8_t *io;
+	struct tally *sum_kick;    /* room for the report's sums, by queue number */
+	struct phase_queue *sum_queue;
 	struct spinlock lock;      /* name, begin_tsc and who counts on */
 	atomic_uint count;         /* phases begun; the current one is count - 1 */
 	atomic_uint io_taken;      /* phases whose end the I/O core has noted */

@@ -70,23 +70,6 @@ unsigned report_phases(struct vm *vm)
 	return atomic_load(&vm->phases.count);
 }
 
-/* Start-up memory is all there is, and each guest asks once or twice: room for the largest stays. */
-static bool sum_room(struct report_sum *sum, unsigned queue_count)
-{
-	static unsigned room;
-
-	if (queue_count > room || !sum->queue) {
-		room = MAX(queue_count, 1);
-		sum->kick = plat_mem_alloc(room * sizeof(*sum->kick), CACHE_LINE_BYTES);
-		sum->queue = plat_mem_alloc(room * sizeof(*sum->queue), CACHE_LINE_BYTES);
-	}
-	if (!sum->kick || !sum->queue)
-		return false;
-	memset(sum->kick, 0, room * sizeof(*sum->kick));
-	memset(sum->queue, 0, room * sizeof(*sum->queue));
-	return true;
-}
-
 static void queue_sum(struct phase_queue *dst, const struct phase_queue *src)
 {
 	const uint64_t *from = (const uint64_t *)&src->counts;
@@ -118,7 +101,11 @@ struct report_sum *report_sum(struct vm *vm, unsigned vcpu, unsigned first, unsi
 	uint64_t used_tsc;
 
 	memset(&sum.exits, 0, sizeof(sum.exits));
-	sum.queue_count = sum_room(&sum, vm->phases.queue_count) ? vm->phases.queue_count : 0;
+	sum.queue_count = vm->phases.queue_count;
+	sum.kick = vm->phases.sum_kick;
+	sum.queue = vm->phases.sum_queue;
+	memset(sum.kick, 0, sum.queue_count * sizeof(*sum.kick));
+	memset(sum.queue, 0, sum.queue_count * sizeof(*sum.queue));
 	for (unsigned phase = first; phase <= last; phase++)
 		phase_sum(&sum, vm, vcpu, phase);
 	sum.exit_count = exit_stats_count(&sum.exits, &sum.exit_tsc);

@@ -20,7 +20,7 @@ struct report {
 const char *report_machine(void);
 const char *report_accelerator(void);
 
-/* Prints everything; allocates. */
+/* Prints everything. */
 void report_print(const struct report *report);
 
 #endif
