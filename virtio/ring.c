@@ -188,11 +188,6 @@ static int chain_walk(const struct virtq *vq, struct virtq_chain *chain)
 
 /* --- pop -------------------------------------------------------------------------------------- */
 
-bool ring_pending(const struct virtq *vq)
-{
-	return !vq->broken && avail_idx_load(vq) != vq->last_avail;
-}
-
 /* True: there is an entry at last_avail. A jump beyond the ring's size is impossible. */
 static bool avail_refresh(struct virtq *vq)
 {

@@ -9,6 +9,7 @@
 #define QUELL_VIRTIO_RING_H
 
 #include "arch/types.h"
+#include "virtio/virtio_abi.h"
 #include "vmm/gmem.h"
 
 #define VIRTQ_SIZE_MAX  1024u
@@ -51,7 +52,12 @@ int ring_attach(struct virtq *vq, const struct gmem *mem, uint16_t size, gpa_t d
                 gpa_t avail_gpa, gpa_t used_gpa, bool event_idx, bool indirect);
 
 /* Is there an entry to pop? One acquire load of avail.idx. */
-bool ring_pending(const struct virtq *vq);
+static inline bool ring_pending(const struct virtq *vq)
+{
+	const volatile struct virtq_avail *avail = vq->avail;
+
+	return !vq->broken && __atomic_load_n(&avail->idx, __ATOMIC_ACQUIRE) != vq->last_avail;
+}
 
 /*
  * Takes the next chain. 1: chain filled. 0: none. -EINVAL: this chain is bad (loop, index, length,
