@@ -109,7 +109,7 @@ static int op_poll_get(struct call *c)
 	if (!q)
 		return -QUELL_ENOENT;
 	c->r[0] = atomic_load_explicit(&q->ioq.want_poll_ns, memory_order_relaxed);
-	c->r[1] = peek(&q->ioq.poll_ns);
+	c->r[1] = atomic_load_explicit(&q->ioq.is_poll_ns, memory_order_acquire);
 	return 0;
 }
 

@@ -82,6 +82,7 @@ int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
 	q->id = loop->queue_count;
 	q->state = IOQ_UNATTACHED;
 	atomic_store_explicit(&q->want_poll_ns, q->poll_ns, memory_order_relaxed);
+	atomic_store_explicit(&q->is_poll_ns, q->poll_ns, memory_order_relaxed);
 	poll_ns_apply(q);
 	loop->queue[loop->queue_count++] = q;
 	return 0;
@@ -419,6 +420,7 @@ static void poll_change(struct ioloop *loop, struct ioq *q, uint64_t poll_ns)
 		promote(loop, q);
 	else if ((q->state == IOQ_HOT || q->state == IOQ_COLD) && q->demote_tsc == 0)
 		arm_and_look(loop, q);
+	atomic_store_explicit(&q->is_poll_ns, poll_ns, memory_order_release);
 }
 
 static void letters_open(struct ioloop *loop)

@@ -76,7 +76,8 @@ struct ioq {
 	/* Mailbox: what was asked and what has been done. The transport writes want (0 detached, 1
 	 * attached); the loop sets is when it got there. */
 	atomic_uint want, is;
-	atomic_uint_least64_t want_poll_ns; /* as poll_ns; the loop takes it over between passes */
+	/* As poll_ns: asked for, and taken over by the loop between two passes. */
+	atomic_uint_least64_t want_poll_ns, is_poll_ns;
 };
 
 /* A letter to the I/O core: run is called there, between two passes, once or more after a post. */
@@ -138,8 +139,8 @@ static inline bool ioq_is_attached(struct ioq *q)
 	return atomic_load_explicit(&q->is, memory_order_acquire) != 0;
 }
 
-/* Changes a queue's poll_ns (a number, IOQ_POLL_AUTO, IOQ_POLL_ALWAYS) between two passes; q->poll_ns
- * says what is in force. Any core but the I/O core. */
+/* Changes a queue's poll_ns (a number, IOQ_POLL_AUTO, IOQ_POLL_ALWAYS) between two passes; is_poll_ns
+ * says when that is done. Any core but the I/O core. */
 void ioloop_poll_set(struct ioq *q, uint64_t poll_ns);
 
 /* A letter is added once, on the boot core before start, and then posted on any core. */
