@@ -48,9 +48,9 @@ struct vblk_queue_setup {
 struct vblk_queue {
 	struct ioq ioq;
 	struct virtq vq;
+	struct vblk_req *held;    /* the device had no room: first at the next serve */
 	struct vblk *blk;
 	struct vblk_req *free;
-	struct vblk_req *held;    /* the device had no room: first at the next serve */
 	struct vblk_req *unflushed; /* written, must be flushed before they are done */
 	uint32_t in_flight;       /* popped, not yet pushed */
 	struct tally interrupt;   /* those sent, and what sending took; vmm/phase.c clears it at a mark */
@@ -59,6 +59,11 @@ struct vblk_queue {
 	struct vblk_queue_setup setup;
 	struct vblk_req *reqs;
 };
+
+_Static_assert(offsetof(struct vblk_queue, vq) % CACHE_LINE_BYTES == 0 &&
+               offsetof(struct vblk_queue, held) % CACHE_LINE_BYTES > 0 &&
+               offsetof(struct vblk_queue, held) - offsetof(struct vblk_queue, vq) < CACHE_LINE_BYTES,
+               "a look at a queue reads the ioq's first line, this one and the guest's index");
 
 /* How the driver hears from the device. I/O core. */
 struct vblk_transport {
