@@ -9,12 +9,14 @@
 #define AFTER_MIN_GAPS 4u
 /* A threshold is computed anew after so many gaps that polling caught; after each sleep at once. */
 #define STALE_GAPS     32u
-#define COST_SHIFT     7    /* memory of what each way cost: 128 gaps */
+#define COST_SHIFT     8    /* memory of what each way cost: 256 gaps */
+#define MARGIN         32u
 #define CREDIT_START   2u   /* prices of a sleep */
-#define CREDIT_MAX     16u
+#define CREDIT_MAX     4u
 #define PATIENCE_START 16u  /* gaps */
 #define PATIENCE_MAX   (1u << 20)
 #define PLAN_MAX       4u   /* polling longer gains next to nothing, at any rate */
+#define UNKNOWN_TAIL   2u
 #define PRICE_MIN      256u
 #define PRICE_MAX      (1ull << 21)
 #define GAP_MAX        ((1ull << 23) + 1)
@@ -63,13 +65,19 @@ static void hist_add(struct poll_policy_hist *h, uint64_t gap, uint32_t memory_g
 		hist_halve(h);
 }
 
+static uint64_t worth_more_than(uint64_t cost)
+{
+	return cost - cost / MARGIN;
+}
+
 /*
  * A threshold t costs, on the gaps seen, the sum of those it catches, and t + price for each other.
  * Only the ends of bins that hold something can be the least.
  */
 static void hist_solve(struct poll_policy_hist *h, uint64_t price)
 {
-	uint64_t caught = 0, least = h->total * price, best = 0;
+	/* Polling at all has to be worth it by more than chance. */
+	uint64_t caught = 0, bar = worth_more_than(h->total * price), best = 0;
 	uint32_t missed = h->total;
 
 	for (unsigned i = 0; i < POLL_POLICY_BINS - 1 && bin_end(i) <= PLAN_MAX * price; i++) {
@@ -80,21 +88,21 @@ static void hist_solve(struct poll_policy_hist *h, uint64_t price)
 		caught += h->sum[i];
 		missed -= h->n[i];
 		cost = caught + missed * (bin_end(i) + price);
-		if (cost < least) {
-			least = cost;
+		if (cost < bar) {
+			bar = cost;
 			best = bin_end(i);
-			/* Nothing is known beyond: there, polling for one price is the safe choice. */
+			/* None was longer: one that is may still end soon. */
 			if (!missed)
-				best = MAX(best, price);
+				best = MAX(best, UNKNOWN_TAIL * price);
 		}
 	}
 	h->best_ticks = best;
 	h->unread = 0;
 }
 
-static uint64_t hist_best(struct poll_policy_hist *h, uint64_t price, bool slept)
+static uint64_t hist_best(struct poll_policy_hist *h, uint64_t price, bool missed)
 {
-	if (h->unread && (slept || h->unread >= STALE_GAPS || h->total < STALE_GAPS * WEIGHT))
+	if (h->unread && (missed || h->unread >= STALE_GAPS || h->total < STALE_GAPS * WEIGHT))
 		hist_solve(h, price);
 	return h->best_ticks;
 }
@@ -131,7 +139,7 @@ static void queue_learn(struct poll_policy_core *core, struct poll_policy_queue 
 {
 	int64_t gap = (int64_t)(at > q->last_ticks ? MIN(at - q->last_ticks, GAP_MAX) : 0);
 	int64_t off = gap - q->mean_ticks;
-	uint64_t hot;
+	uint64_t hot, price = core->price_ticks[0];
 
 	if (q->samples++ == 0) {
 		q->mean_ticks = gap;
@@ -145,28 +153,32 @@ static void queue_learn(struct poll_policy_core *core, struct poll_policy_queue 
 	else
 		periodic_del(core, q);
 	hot = (uint64_t)(q->mean_ticks + 4 * q->dev_ticks);
-	q->hot_ticks = hot > HOT_MAX * core->price_ticks ? core->price_ticks
-							 : MAX(hot, core->price_ticks);
+	q->hot_ticks = hot > HOT_MAX * price ? price : MAX(hot, price);
 }
 
 /* --- the core -------------------------------------------------------------------------------- */
 
-static void price_update(struct poll_policy_core *core)
+static uint64_t price_of(uint64_t price)
 {
-	uint64_t price = (core->wake_ticks + core->exit_ticks) * core->weight_x16 / 16;
+	return MAX(PRICE_MIN, MIN(price, PRICE_MAX));
+}
 
-	core->price_ticks = MAX(PRICE_MIN, MIN(price, PRICE_MAX));
+static uint64_t paid(const struct poll_policy_core *core, uint64_t wake_ticks, bool kicked)
+{
+	uint64_t sum = MIN(wake_ticks, PRICE_MAX) + (kicked ? core->exit_ticks : 0);
+
+	return sum * core->weight_x16 / 16;
 }
 
 void poll_policy_init(struct poll_policy_core *core, const struct poll_policy_cfg *cfg)
 {
 	memset(core, 0, sizeof(*core));
-	core->wake_ticks = MIN(cfg->wake_ticks, PRICE_MAX);
 	core->exit_ticks = MIN(cfg->exit_ticks, PRICE_MAX);
 	core->weight_x16 = cfg->weight_x16 ? MIN(cfg->weight_x16, 1u << 16) : 16;
 	core->wake_given = cfg->wake_given;
-	price_update(core);
-	core->credit_ticks = CREDIT_START * core->price_ticks;
+	core->price_ticks[0] = price_of(paid(core, cfg->wake_ticks, true));
+	core->price_ticks[1] = price_of(paid(core, cfg->wake_ticks, false));
+	core->credit_ticks = CREDIT_START * core->price_ticks[0];
 	core->patience_gaps = PATIENCE_START;
 }
 
@@ -174,7 +186,7 @@ void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_qu
 {
 	memset(q, 0, sizeof(*q));
 	q->mode = POLL_POLICY_AUTO;
-	q->hot_ticks = core->price_ticks;
+	q->hot_ticks = core->price_ticks[0];
 	poll_policy_mode_set(core, q, mode);
 }
 
@@ -184,7 +196,7 @@ void poll_policy_mode_set(struct poll_policy_core *core, struct poll_policy_queu
 	core->always -= q->mode == POLL_POLICY_ALWAYS;
 	q->mode = mode;
 	q->samples = 0;
-	q->hot_ticks = mode == POLL_POLICY_AUTO ? core->price_ticks : mode;
+	q->hot_ticks = mode == POLL_POLICY_AUTO ? core->price_ticks[0] : mode;
 	periodic_del(core, q);
 	/* What a fixed time granted before the change ends with it. */
 	core->fixed_until_ticks = 0;
@@ -205,7 +217,7 @@ static void credit_lend(struct poll_policy_core *core)
 {
 	if (!core->clipped || ++core->clipped_gaps < core->patience_gaps)
 		return;
-	core->credit_ticks += core->price_ticks;
+	core->credit_ticks += core->price_ticks[core->busy];
 	core->clipped_gaps = 0;
 	core->patience_gaps = MIN(core->patience_gaps * 2, PATIENCE_MAX);
 }
@@ -213,9 +225,9 @@ static void credit_lend(struct poll_policy_core *core)
 /* The gap is over and known: what would each way have cost, and what did it really cost? */
 static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 {
-	uint64_t price = core->price_ticks, optimum = MIN(gap, price);
-	uint64_t cost = core->slept ? core->polled_ticks + core->paid_ticks : gap;
 	unsigned busy = core->busy;
+	uint64_t price = core->price_ticks[busy], optimum = MIN(gap, price);
+	uint64_t cost = core->slept ? core->polled_ticks + core->paid_ticks : gap;
 
 	for (unsigned i = 0; i < POLL_POLICY_WAYS; i++) {
 		uint64_t plan = core->plan_ticks[i], *sum = &core->cost_ticks[busy][i];
@@ -233,9 +245,12 @@ static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 
 	hist_add(&core->steady[busy], gap, STEADY_GAPS);
 	hist_add(&core->recent[busy], gap, RECENT_GAPS);
-	hist_add(&core->after[busy][core->after_long], gap, AFTER_GAPS);
+	hist_add(&core->after[busy][core->history], gap, AFTER_GAPS);
 	core->prev_gap_ticks[busy] = gap;
-	core->after_long = gap > price;
+	core->missed = core->slept;
+	if (core->slept && !core->wake_given)
+		core->price_ticks[busy] = price_of(price - price / 8 + core->paid_ticks / 8);
+	core->history = (core->history << 1 | (gap > price)) % POLL_POLICY_HISTORIES;
 }
 
 void poll_policy_progress(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t at,
@@ -266,22 +281,17 @@ void poll_policy_sleeps(struct poll_policy_core *core, uint64_t now)
 		return; /* again, after a wake-up that had nothing to do with queues */
 	core->slept = true;
 	core->polled_ticks = now - core->last_ticks;
-	core->paid_ticks = core->price_ticks;
+	core->paid_ticks = core->price_ticks[core->busy];
 }
 
 void poll_policy_woke(struct poll_policy_core *core, uint64_t wake_ticks, bool kicked)
 {
-	uint64_t wake = MIN(wake_ticks, PRICE_MAX);
-
-	core->paid_ticks = (wake + (kicked ? core->exit_ticks : 0)) * core->weight_x16 / 16;
-	if (core->wake_given)
-		return;
-	core->wake_ticks = core->wake_ticks - core->wake_ticks / 8 + wake / 8;
-	price_update(core);
+	core->paid_ticks = paid(core, wake_ticks, kicked);
 }
 
 /* The nearest arrival expected: worth polling for if it comes sooner than a sleep is dear. */
-static uint64_t nearest_plan(const struct poll_policy_core *core, uint64_t otherwise)
+static uint64_t nearest_plan(const struct poll_policy_core *core, uint64_t price,
+			     uint64_t otherwise)
 {
 	uint64_t nearest = UINT64_MAX, end = 0;
 
@@ -296,33 +306,49 @@ static uint64_t nearest_plan(const struct poll_policy_core *core, uint64_t other
 	}
 	if (nearest == UINT64_MAX)
 		return otherwise;
-	return nearest < core->last_ticks + core->price_ticks ? end - core->last_ticks : 0;
+	return nearest < core->last_ticks + price ? end - core->last_ticks : 0;
+}
+
+/*
+ * The way in use stays unless another has been better by more than chance; the first has the most
+ * gaps behind it and need only be better.
+ */
+static unsigned way_choose(struct poll_policy_core *core, bool in_flight)
+{
+	const uint64_t *cost = core->cost_ticks[in_flight];
+	unsigned best = 0, way = core->way[in_flight];
+
+	for (unsigned i = 1; i < POLL_POLICY_WAYS; i++)
+		if (cost[i] < cost[best])
+			best = i;
+	if (cost[best] < worth_more_than(cost[way]))
+		way = best;
+	else if (cost[POLL_POLICY_STEADY] < cost[way])
+		way = POLL_POLICY_STEADY;
+	core->way[in_flight] = (uint8_t)way;
+	return way;
 }
 
 void poll_policy_decide(struct poll_policy_core *core, bool in_flight)
 {
-	uint64_t price = core->price_ticks, *plan = core->plan_ticks, chosen;
-	struct poll_policy_hist *after = &core->after[in_flight][core->after_long];
+	uint64_t price = core->price_ticks[in_flight], *plan = core->plan_ticks, wanted, chosen;
+	struct poll_policy_hist *after = &core->after[in_flight][core->history];
 	uint64_t prev = core->prev_gap_ticks[core->steady[in_flight].total ? in_flight : !in_flight];
-	unsigned best = 0;
 
 	core->busy = in_flight;
 	core->slept = false;
-	plan[POLL_POLICY_STEADY] = hist_best(&core->steady[in_flight], price, true);
-	plan[POLL_POLICY_RECENT] = hist_best(&core->recent[in_flight], price, true);
+	plan[POLL_POLICY_STEADY] = hist_best(&core->steady[in_flight], price, core->missed);
+	plan[POLL_POLICY_RECENT] = hist_best(&core->recent[in_flight], price, core->missed);
 	plan[POLL_POLICY_AFTER] = after->total < AFTER_MIN_GAPS * WEIGHT ? plan[POLL_POLICY_STEADY]
-									 : hist_best(after, price, true);
+									 : hist_best(after, price, core->missed);
 	plan[POLL_POLICY_REPEAT] = prev < price ? prev + prev / 4 : 0;
 	if (!core->steady[in_flight].total)
 		plan[POLL_POLICY_STEADY] = plan[POLL_POLICY_REPEAT];
-	plan[POLL_POLICY_NEAREST] = nearest_plan(core, plan[POLL_POLICY_STEADY]);
-	for (unsigned i = 1; i < POLL_POLICY_WAYS; i++)
-		if (core->cost_ticks[in_flight][i] < core->cost_ticks[in_flight][best])
-			best = i;
-	chosen = plan[best];
-	chosen = MAX(chosen, price - MIN(price, core->credit_ticks));
+	plan[POLL_POLICY_NEAREST] = nearest_plan(core, price, plan[POLL_POLICY_STEADY]);
+	wanted = plan[way_choose(core, in_flight)];
+	chosen = MAX(wanted, price - MIN(price, core->credit_ticks));
 	chosen = MIN(chosen, price + core->credit_ticks);
-	core->clipped = chosen != plan[best];
+	core->clipped = chosen != wanted;
 	core->auto_until_ticks = core->last_ticks + chosen;
 	core->sleep_at_ticks = core->always ? UINT64_MAX
 					    : MAX(core->auto_until_ticks, core->fixed_until_ticks);

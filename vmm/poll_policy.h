@@ -19,6 +19,7 @@
 /* 4 bins an octave from 2^8 to 2^23 ticks, one below and one above. */
 #define POLL_POLICY_BINS     62u
 #define POLL_POLICY_PERIODIC 16u
+#define POLL_POLICY_HISTORIES 8u /* of 3 gaps */
 
 /* Gaps, weighted so that recent ones count for more; and the threshold that costs least on them. */
 struct poll_policy_hist {
@@ -33,7 +34,7 @@ struct poll_policy_hist {
 enum poll_policy_way {
 	POLL_POLICY_STEADY,  /* best threshold on the last 512 to 1,024 gaps */
 	POLL_POLICY_RECENT,  /* on the last 32 to 64 */
-	POLL_POLICY_AFTER,   /* on gaps that followed a gap like the last: short or long */
+	POLL_POLICY_AFTER,   /* on gaps that followed three like the last three, short or long */
 	POLL_POLICY_REPEAT,  /* the next gap is like the last */
 	POLL_POLICY_NEAREST, /* until the nearest arrival expected of a regular queue */
 	POLL_POLICY_WAYS
@@ -58,17 +59,19 @@ struct poll_policy_queue {
 struct poll_policy_core {
 	/* Read in each empty pass. */
 	uint64_t sleep_at_ticks;
-	bool decided, slept;
+	bool decided, slept, missed; /* missed: the gap before ended in a sleep */
 	uint32_t always;     /* queues in mode ALWAYS: never sleeps */
 
 	uint64_t last_ticks;   /* last progress of an automatic queue */
 	uint64_t auto_until_ticks, fixed_until_ticks;
 	uint64_t polled_ticks; /* in this gap, before the sleep */
 	uint64_t paid_ticks;   /* price of the wake-up that ended the sleep; 0: none yet */
-	/* The price of a sleep: (wake + exit) x weight. */
-	uint64_t price_ticks, wake_ticks, exit_ticks;
+	/* The price of a sleep, (wake + exit) x weight, by requests in flight or not: then it is an
+	 * interrupt that ends it, as a rule, and no guest pays an exit. */
+	uint64_t price_ticks[2], exit_ticks;
 	uint32_t weight_x16;
-	bool wake_given, busy, after_long;
+	bool wake_given, busy;
+	uint32_t history; /* of the last gaps: 1 for a long one, the latest lowest */
 	uint64_t prev_gap_ticks[2];
 	/*
 	 * 2 x optimum - own cost, so far, within 0 and CREDIT_MAX prices. A threshold that may lose so
@@ -79,11 +82,13 @@ struct poll_policy_core {
 	uint32_t clipped_gaps, patience_gaps; /* gaps for which the credit was too small */
 	bool clipped;
 	uint64_t plan_ticks[POLL_POLICY_WAYS];     /* what each way says about the present gap */
+	uint8_t way[2];                            /* enum poll_policy_way in use */
 	uint64_t cost_ticks[2][POLL_POLICY_WAYS];  /* by requests in flight or not; decayed, x 256 */
 	struct poll_policy_queue *periodic[POLL_POLICY_PERIODIC];
 	uint32_t periodic_count;
-	/* By requests in flight or not; after: and by the gap before, short or long. */
-	struct poll_policy_hist steady[2], recent[2], after[2][2];
+	/* By requests in flight or not; after: and by history. */
+	struct poll_policy_hist steady[2], recent[2];
+	struct poll_policy_hist after[2][POLL_POLICY_HISTORIES];
 };
 
 /* What a look at the rings found: the cases of SEEDS S0. */

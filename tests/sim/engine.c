@@ -18,7 +18,7 @@ double sim_uniform(struct sim_rng *rng)
 }
 
 /* ln without libm, so that a trace is the same wherever it is made. */
-static double ln(double x)
+double sim_ln(double x)
 {
 	uint64_t bits;
 	double y, z, sum = 0, power;
@@ -41,26 +41,34 @@ static double ln(double x)
 
 double sim_exponential(struct sim_rng *rng)
 {
-	return -ln(sim_uniform(rng));
+	return -sim_ln(sim_uniform(rng));
 }
 
-static int gap_order(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+struct met {
+	uint64_t gap, price;
+};
 
-	return x < y ? -1 : x > y;
+static int met_order(const void *a, const void *b)
+{
+	const struct met *x = a, *y = b;
+
+	return x->gap < y->gap ? -1 : x->gap > y->gap;
 }
 
-static uint64_t best_threshold_cost(uint64_t *gaps, uint64_t count, uint64_t price)
+static uint64_t best_threshold_cost(struct met *met, uint64_t count)
 {
-	uint64_t least = count * price, caught = 0;
+	uint64_t least, caught = 0, prices = 0;
 
-	qsort(gaps, count, sizeof(*gaps), gap_order);
+	for (uint64_t i = 0; i < count; i++)
+		prices += met[i].price;
+	least = prices;
+	qsort(met, count, sizeof(*met), met_order);
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t cost;
 
-		caught += gaps[i];
-		cost = caught + (count - 1 - i) * (gaps[i] + price);
+		caught += met[i].gap;
+		prices -= met[i].price;
+		cost = caught + (count - 1 - i) * met[i].gap + prices;
 		if (cost < least)
 			least = cost;
 	}
@@ -73,13 +81,18 @@ struct run {
 	uint64_t arrived[SIM_SOURCE_MAX]; /* of those served now */
 	uint64_t now;
 	unsigned in_flight;
+	struct sim_rng rng[SIM_SOURCE_MAX]; /* its own each: what a source does is no other's matter */
 };
+
+static uint64_t draw(struct run *r, unsigned source, uint64_t poll_ns)
+{
+	r->t.rng = &r->rng[source];
+	return r->t.gap(&r->t, source, poll_ns);
+}
 
 static void think(struct run *r, unsigned source, uint64_t poll_ns)
 {
-	uint64_t gap = r->t.gap(&r->t, source, poll_ns);
-
-	r->next[source] = gap == SIM_NEVER ? SIM_NEVER : r->now + gap;
+	r->next[source] = (r->t.open ? r->arrived[source] : r->now) + draw(r, source, poll_ns);
 }
 
 /*
@@ -96,7 +109,7 @@ static void disk_serve(struct run *r, const bool *served)
 				think(r, i, 0);
 				break;
 			}
-		r->next[0] = r->in_flight ? r->arrived[0] + r->t.gap(&r->t, 0, 0) : SIM_NEVER;
+		r->next[0] = r->in_flight ? r->arrived[0] + draw(r, 0, 0) : SIM_NEVER;
 	}
 	for (unsigned i = 1; i < r->t.sources; i++)
 		if (served[i]) {
@@ -104,7 +117,7 @@ static void disk_serve(struct run *r, const bool *served)
 			r->next[i] = SIM_NEVER; /* waits for the disk */
 		}
 	if (r->in_flight && r->next[0] == SIM_NEVER)
-		r->next[0] = r->now + r->t.gap(&r->t, 0, 0);
+		r->next[0] = r->now + draw(r, 0, 0);
 }
 
 static uint64_t nearest(const struct run *r)
@@ -132,12 +145,16 @@ static uint64_t others_wait(const struct run *r, uint64_t first)
 	return sum;
 }
 
-static void take(struct run *r, bool *served)
+static unsigned take(struct run *r, bool *served)
 {
+	unsigned count = 0;
+
 	for (unsigned i = 0; i < r->t.sources; i++) {
 		served[i] = r->next[i] <= r->now;
 		r->arrived[i] = served[i] ? r->next[i] : SIM_NEVER;
+		count += served[i];
 	}
+	return count;
 }
 
 /* The slots of a queue are one ring: one source to the policy. */
@@ -152,21 +169,91 @@ static void start(struct run *r, const struct sim_trace *trace, const struct sim
 {
 	memset(r, 0, sizeof(*r));
 	r->t = *trace;
-	r->t.rng.state = cfg->seed * 0x2545f4914f6cdd1dull + trace->sources;
+	for (unsigned i = 0; i < SIM_SOURCE_MAX; i++)
+		r->rng[i].state = cfg->seed * 0x2545f4914f6cdd1dull + i * 0xd1342543de82ef95ull;
 	r->t.wake_ns = cfg->wake_ns;
 	r->t.exit_ns = cfg->exit_ns;
 	r->now = 1000;
 	for (unsigned i = 0; i < r->t.sources; i++)
 		think(r, i, 0);
-	if (r->t.depth)
+	if (r->t.depth) {
+		/* The guest's slots start one after the other, not all at once. */
+		for (unsigned i = 1; i < r->t.sources; i++)
+			r->next[i] += i * draw(r, 0, 0);
 		r->next[0] = SIM_NEVER;
+	}
+}
+
+/*
+ * The least that count arrivals of an open trace cost: in order, the core either has polled up to
+ * arrival i (polled[i + 1]: the next is i + 1, free since i) or was woken by it (woken[i]: free
+ * wake_ns later, when those up to after[i] have come).
+ */
+static uint64_t open_optimum(const struct sim_trace *trace, const struct sim_cfg *cfg, uint64_t count)
+{
+	static struct run r;
+	uint64_t *at = malloc((count + 1) * sizeof(*at)), *sum = malloc((count + 1) * sizeof(*sum));
+	uint64_t *polled = malloc((count + 1) * sizeof(*polled)), best = SIM_NEVER;
+	uint64_t *woken = malloc((count + 1) * sizeof(*woken)), *after = malloc((count + 1) * sizeof(*after));
+	uint64_t wake = cfg->wake_ns, w = 0;
+
+	start(&r, trace, cfg);
+	sum[0] = 0;
+	for (uint64_t n = 0; n < count; n++) {
+		unsigned least = 0;
+
+		for (unsigned i = 1; i < r.t.sources; i++)
+			if (r.next[i] < r.next[least])
+				least = i;
+		at[n] = r.arrived[least] = r.next[least];
+		sum[n + 1] = sum[n] + at[n];
+		think(&r, least, 0);
+	}
+	for (uint64_t i = 0, k = 0; i < count; i++) {
+		while (k < count && at[k] <= at[i] + wake)
+			k++;
+		after[i] = k;
+		polled[i + 1] = woken[i] = SIM_NEVER;
+	}
+	polled[0] = 0;
+	for (uint64_t i = 0; i <= count; i++) {
+		uint64_t awake, sleep;
+
+		if (i == count) {
+			best = polled[i];
+			for (; w < count; w++)
+				best = woken[w] < best ? woken[w] : best;
+			break;
+		}
+		awake = at[i] + wake;
+		sleep = wake + cfg->exit_ns + awake * (after[i] - i - 1) - (sum[after[i]] - sum[i + 1]);
+		for (bool first = true; first || (w < i && after[w] == i); first = false) {
+			uint64_t cost = first ? polled[i] : woken[w];
+			uint64_t since = first ? (i ? at[i - 1] : 1000) : at[w] + wake;
+
+			if (!first)
+				w++;
+			if (cost == SIM_NEVER)
+				continue;
+			if (cost + at[i] - since < polled[i + 1])
+				polled[i + 1] = cost + at[i] - since;
+			if (cost + sleep < woken[i])
+				woken[i] = cost + sleep;
+		}
+	}
+	free(at);
+	free(sum);
+	free(polled);
+	free(woken);
+	free(after);
+	return best;
 }
 
 void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const struct sim_cfg *cfg,
 	     struct sim_result *result)
 {
 	static struct run r;
-	uint64_t *gaps = malloc(cfg->gaps * sizeof(*gaps));
+	struct met *met = malloc(cfg->gaps * sizeof(*met));
 	bool served[SIM_SOURCE_MAX] = {false};
 
 	start(&r, trace, cfg);
@@ -175,8 +262,8 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 		     trace->depth ? 2 : trace->sources);
 	while (result->gaps < cfg->gaps) {
 		uint64_t poll_ns = policy->decide(policy, r.now, r.in_flight != 0);
-		uint64_t first, gap, price, extra, slept_at = 0, woke_ns = 0;
-		bool kicked = false;
+		uint64_t first, gap, price, slept_at = 0, woke_ns = 0;
+		bool kicked;
 
 		/* Those served just now think of what comes next. */
 		if (!r.t.depth)
@@ -185,11 +272,8 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 					think(&r, i, poll_ns);
 		first = nearest(&r);
 		gap = first > r.now ? first - r.now : 0;
-		price = r.t.wake_ns + r.t.exit_ns;
 		kicked = !(r.t.depth && first == r.next[0]);
-		if (!kicked)
-			price = r.t.wake_ns;
-		extra = others_wait(&r, first);
+		price = r.t.wake_ns + (kicked ? r.t.exit_ns : 0) + others_wait(&r, first);
 		if (gap <= poll_ns) {
 			result->polled += gap;
 			r.now += gap;
@@ -198,13 +282,13 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 			woke_ns = r.t.wake_ns;
 			r.now = first + woke_ns;
 			result->polled += poll_ns;
-			result->latency += price + extra;
+			result->latency += price;
 			result->sleeps++;
 			result->kicks += kicked;
 		}
-		take(&r, served);
-		result->optimum += gap < price + extra ? gap : price + extra;
-		gaps[result->gaps++] = gap;
+		result->served += take(&r, served);
+		result->optimum += gap < price ? gap : price;
+		met[result->gaps++] = (struct met){gap, price};
 		if (r.t.depth) {
 			disk_serve(&r, served);
 			ring_fold(&r);
@@ -214,7 +298,9 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 	}
 	result->cost = result->polled + result->latency;
 	result->end = r.now;
+	if (r.t.open)
+		result->optimum = open_optimum(trace, cfg, result->served);
 	if (cfg->want_bound)
-		result->bound = best_threshold_cost(gaps, result->gaps, cfg->wake_ns + cfg->exit_ns);
-	free(gaps);
+		result->bound = best_threshold_cost(met, result->gaps);
+	free(met);
 }

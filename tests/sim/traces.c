@@ -27,13 +27,13 @@ static uint64_t jittered(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)s;
 	(void)poll_ns;
-	return ns(t->p[0] * (1 + t->p[1] * (2 * sim_uniform(&t->rng) - 1)));
+	return ns(t->p[0] * (1 + t->p[1] * (2 * sim_uniform(t->rng) - 1)));
 }
 
 static uint64_t poisson(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)poll_ns;
-	return ns(mean_of(t, s) * sim_exponential(&t->rng));
+	return ns(mean_of(t, s) * sim_exponential(t->rng));
 }
 
 /* Eight queues, each half as fast again as the one before. */
@@ -51,7 +51,7 @@ static uint64_t spread(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 static uint64_t one_fast(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)poll_ns;
-	return ns((s == 0 ? t->p[0] : t->p[1]) * sim_exponential(&t->rng));
+	return ns((s == 0 ? t->p[0] : t->p[1]) * sim_exponential(t->rng));
 }
 
 /* Either a or b, at random, the first with probability c. */
@@ -59,7 +59,7 @@ static uint64_t mixed(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)s;
 	(void)poll_ns;
-	return ns((sim_uniform(&t->rng) < t->p[2] ? t->p[0] : t->p[1]) * (t->p[3] > 0 ? sim_exponential(&t->rng) : 1));
+	return ns((sim_uniform(t->rng) < t->p[2] ? t->p[0] : t->p[1]) * (t->p[3] > 0 ? sim_exponential(t->rng) : 1));
 }
 
 /* c gaps of a, then d of b. */
@@ -74,7 +74,7 @@ static uint64_t phases(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 
 static uint64_t phases_random(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
-	return ns((double)phases(t, s, poll_ns) * sim_exponential(&t->rng));
+	return ns((double)phases(t, s, poll_ns) * sim_exponential(t->rng));
 }
 
 /* Bursts of c gaps of mean a, on average; between them pauses of mean b. */
@@ -82,18 +82,18 @@ static uint64_t bursty(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)s;
 	(void)poll_ns;
-	return ns((sim_uniform(&t->rng) * t->p[2] < 1 ? t->p[1] : t->p[0]) * sim_exponential(&t->rng));
+	return ns((sim_uniform(t->rng) * t->p[2] < 1 ? t->p[1] : t->p[0]) * sim_exponential(t->rng));
 }
 
 /* Heavy tail (Pareto, exponent 1 or 2 as b says) from a. */
 static uint64_t heavy(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
-	double u = sim_uniform(&t->rng), x = t->p[0] / u;
+	double u = sim_uniform(t->rng), x = t->p[0] / u;
 
 	(void)s;
 	(void)poll_ns;
 	if (t->p[1] > 1) {
-		double y = sim_uniform(&t->rng); /* the larger of two uniforms is sqrt(u) in law */
+		double y = sim_uniform(t->rng); /* the larger of two uniforms is sqrt(u) in law */
 
 		x = t->p[0] / (u > y ? u : y);
 	}
@@ -103,7 +103,7 @@ static uint64_t heavy(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 /* On for a (arrivals each c, exponential), off for b. */
 static uint64_t on_off(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
-	double gap = t->p[2] * sim_exponential(&t->rng);
+	double gap = t->p[2] * sim_exponential(t->rng);
 
 	(void)s;
 	(void)poll_ns;
@@ -128,7 +128,7 @@ static uint64_t diurnal(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 		t->level /= 1 + t->p[3];
 	}
 	t->count++;
-	return ns(t->level * sim_exponential(&t->rng));
+	return ns(t->level * sim_exponential(t->rng));
 }
 
 /* Gaps of mean a; the wake-up becomes c times as dear halfway, and varies by a quarter. */
@@ -141,18 +141,18 @@ static uint64_t dearer(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 	if (t->count++ == 0)
 		t->level = (double)t->wake_ns;
 	t->wake_ns = ns(t->level * (t->count > (uint64_t)often ? t->p[2] : 1) *
-			(0.75 + 0.5 * sim_uniform(&t->rng)));
-	return ns((sim_uniform(&t->rng) < t->p[1] ? t->p[0] : 40 * t->p[0]) * sim_exponential(&t->rng));
+			(0.75 + 0.5 * sim_uniform(t->rng)));
+	return ns((sim_uniform(t->rng) < t->p[1] ? t->p[0] : 40 * t->p[0]) * sim_exponential(t->rng));
 }
 
 /* Disk (source 0): b; thinking guest: a; each varies by c; d: the disk's tail, one in d is ten times
  * as slow. */
 static uint64_t disk(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
-	double x = (s == 0 ? t->p[1] : t->p[0]) * (1 + t->p[2] * (2 * sim_uniform(&t->rng) - 1));
+	double x = (s == 0 ? t->p[1] : t->p[0]) * (1 + t->p[2] * (2 * sim_uniform(t->rng) - 1));
 
 	(void)poll_ns;
-	if (s == 0 && t->p[3] > 0 && sim_uniform(&t->rng) * t->p[3] < 1)
+	if (s == 0 && t->p[3] > 0 && sim_uniform(t->rng) * t->p[3] < 1)
 		x *= 10;
 	return ns(x);
 }
@@ -184,9 +184,9 @@ static uint64_t regimes(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 	(void)s;
 	(void)poll_ns;
 	if (t->count == 0) {
-		t->count = 1 + sim_random(&t->rng) % (uint64_t)t->p[0];
+		t->count = 1 + sim_random(t->rng) % (uint64_t)t->p[0];
 		t->level = US;
-		for (uint64_t n = sim_random(&t->rng) % 20; n > 0; n--)
+		for (uint64_t n = sim_random(t->rng) % 20; n > 0; n--)
 			t->level *= 1.4142;
 	}
 	t->count--;
@@ -215,7 +215,7 @@ static uint64_t greedy(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	uint64_t price = t->wake_ns + t->exit_ns;
 
-	if (poll_ns < price || sim_random(&t->rng) % 8 == 0)
+	if (poll_ns < price || sim_random(t->rng) % 8 == 0)
 		return just_after(t, s, poll_ns);
 	return poll_ns > price ? just_after(t, s, poll_ns) : ns(t->p[0]);
 }
@@ -223,9 +223,11 @@ static uint64_t greedy(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 #define S SIM_STEADY
 #define C SIM_CHANGE
 #define A SIM_ADVERSE
+#define O SIM_ONLINE
 /* Sources, depth, parameters. */
 #define T(trace, kind, generator, count, queue_depth, ...)                                        \
 	{.name = trace, .class = kind, .gap = generator, .sources = count, .depth = queue_depth,  \
+	 .open = count > 1 && queue_depth == 0,                                                    \
 	 .p = {__VA_ARGS__}}
 
 struct sim_trace sim_traces[] = {
@@ -241,7 +243,8 @@ struct sim_trace sim_traces[] = {
 	T("const-1ms", S, constant, 1, 0, 1 * MS),
 	T("const-10ms", S, constant, 1, 0, 10 * MS),
 	T("jitter-10us", S, jittered, 1, 0, 10 * US, 0.1),
-	T("jitter-20us", S, jittered, 1, 0, 20 * US, 0.1),
+	T("jitter-19us", S, jittered, 1, 0, 19 * US, 0.1),
+	T("jitter-21us", S, jittered, 1, 0, 21 * US, 0.1),
 	T("jitter-30us", S, jittered, 1, 0, 30 * US, 0.5),
 	T("poisson-1us", S, poisson, 1, 0, 1 * US),
 	T("poisson-2us", S, poisson, 1, 0, 2 * US),
@@ -257,7 +260,7 @@ struct sim_trace sim_traces[] = {
 	T("mix-5us-25us", S, mixed, 1, 0, 5 * US, 25 * US, 0.5),
 	T("mix-exp-3us-1ms", S, mixed, 1, 0, 3 * US, 1 * MS, 0.8, 1),
 	T("alternate-5us-50us", S, phases, 1, 0, 5 * US, 50 * US, 1, 1),
-	T("2const-30us-40us", S, constant, 2, 0, 30 * US, 40 * US),
+	T("2const-50us-70us", S, constant, 2, 0, 50 * US, 70 * US),
 	T("4const-100us-1ms", S, constant, 4, 0, 100 * US, 230 * US, 510 * US, 1 * MS),
 	T("8const-60us-1ms", S, spread, 8, 0, 60 * US),
 	T("4poisson-100us-10ms", S, poisson, 4, 0, 100 * US, 200 * US, 1 * MS, 10 * MS),
@@ -270,6 +273,7 @@ struct sim_trace sim_traces[] = {
 	T("disk-20us-qd64", S, disk, 65, 64, 5 * US, 20 * US, 0.5),
 	T("disk-2us-qd64", S, disk, 65, 64, 5 * US, 2 * US, 0.5),
 	T("disk-100us-qd64", S, disk, 65, 64, 5 * US, 100 * US, 0.5),
+	T("2const-30us-40us", C, constant, 2, 0, 30 * US, 40 * US),
 	T("bursty-2us-500us", C, bursty, 1, 0, 2 * US, 500 * US, 50),
 	T("bursty-3us-10ms", C, bursty, 1, 0, 3 * US, 10 * MS, 8),
 	T("heavy-1us", C, heavy, 1, 0, 1 * US, 1),
@@ -287,9 +291,9 @@ struct sim_trace sim_traces[] = {
 	T("adv-sawtooth", A, sawtooth, 1, 0, 1 * US, 45 * US),
 	T("adv-regimes-50", A, regimes, 1, 0, 50),
 	T("adv-regimes-5", A, regimes, 1, 0, 5),
-	T("adv-just-after", A, just_after, 1, 0, 0),
-	T("adv-betray-long", A, betray, 1, 0, 200, 1 * MS, 20),
-	T("adv-betray-short", A, betray, 1, 0, 200, 3 * US, 20),
-	T("adv-greedy", A, greedy, 1, 0, 2 * US),
+	T("adv-just-after", O, just_after, 1, 0, 0),
+	T("adv-betray-long", O, betray, 1, 0, 200, 1 * MS, 20),
+	T("adv-betray-short", O, betray, 1, 0, 200, 3 * US, 20),
+	T("adv-greedy", O, greedy, 1, 0, 2 * US),
 };
 const unsigned sim_trace_count = sizeof(sim_traces) / sizeof(sim_traces[0]);
