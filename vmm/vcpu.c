@@ -211,9 +211,9 @@ static void exit_cr8(struct vcpu *v)
 
 static void exit_hlt(struct vcpu *v)
 {
-	if (!vcpu_skip(v))
-		return;
-	v->run_state = VCPU_HALTED;
+	/* An NMI that the guest could not take yet ends the halt: no event says so again. */
+	if (vcpu_skip(v) && !v->hv.nmi_pending)
+		v->run_state = VCPU_HALTED;
 }
 
 static void exit_hypercall(struct vcpu *v)

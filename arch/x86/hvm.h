@@ -135,6 +135,7 @@ struct hvm_vcpu {
 	bool interruptible;       /* after exit: IF = 1 and no shadow */
 	bool skipped;             /* hvm_skip ran: the back end drops the shadow before entry */
 	uint8_t exception_pending; /* back end's: an event queued for next entry */
+	bool nmi_pending;         /* back end's: an injected NMI waits until the guest can take it */
 
 	uint64_t tsc_offset;      /* guest TSC = host TSC + tsc_offset; set by vmm before bind */
 	/* Host TSC at which run must return at the latest (UINT64_MAX: none). A back end without a

@@ -28,7 +28,7 @@ static void nmi_enter(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *v
 		return;
 	vmcb->event_inj = SVM_EVENT_VALID | SVM_EVENT_NMI << SVM_EVENT_TYPE_SHIFT | 2;
 	vcpu->exception_pending = true;
-	sv->nmi_pending = false;
+	vcpu->nmi_pending = false;
 	sv->nmi = SVM_NMI_MASKED;
 	vmcb->misc1 |= SVM_I_IRET;
 	sv->dirty |= SVM_CLEAN_INTERCEPTS;
@@ -57,7 +57,7 @@ static void enter(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *vmcb)
 		vmcb->int_ctl = int_ctl;
 		sv->dirty |= SVM_CLEAN_TPR;
 	}
-	if (unlikely(sv->nmi_pending))
+	if (unlikely(vcpu->nmi_pending))
 		nmi_enter(vcpu, sv, vmcb);
 	if (unlikely(sv->flush))
 		flush_enter(sv, vmcb);
@@ -295,12 +295,11 @@ void svm_run(struct hvm_vcpu *vcpu)
 
 void svm_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code)
 {
-	struct svm_vcpu *sv = vcpu->priv;
 	struct vmcb *vmcb = vcpu->cb;
 	uint64_t event = SVM_EVENT_VALID | vector;
 
 	if (vector == 2) {
-		sv->nmi_pending = true;
+		vcpu->nmi_pending = true;
 		return;
 	}
 	event |= (vector < 32 ? SVM_EVENT_EXCEPTION : SVM_EVENT_INTR) << SVM_EVENT_TYPE_SHIFT;

@@ -28,7 +28,6 @@ enum svm_nmi {
 struct svm_vcpu {
 	uint32_t dirty;       /* SVM_CLEAN_* to withhold at next entry */
 	bool flush;           /* this ASID's translations are stale */
-	bool nmi_pending;
 	enum svm_nmi nmi;
 	uint64_t int_ctl;     /* as it stands in the VMCB */
 	hpa_t host_hpa;       /* page for the host's own VMSAVE state */

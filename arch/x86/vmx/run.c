@@ -62,7 +62,7 @@ void vmx_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code)
 	struct vmx_vcpu *v = vmx_of(vcpu);
 
 	if (vector == 2) {
-		v->nmi_pending = true;
+		vcpu->nmi_pending = true;
 		return;
 	}
 	v->event = (uint32_t)(vector | EVENT_VALID);
@@ -110,10 +110,10 @@ static bool events_prepare(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 
 	if (busy)
 		event_write(vcpu, v);
-	if (unlikely(v->nmi_pending)) {
+	if (unlikely(vcpu->nmi_pending)) {
 		if (!busy && !(v->interruptibility & (BLOCK_SHADOW | BLOCK_NMI))) {
 			vmcs_write(VMCS_ENTRY_EVENT, 2 | EVENT_NMI << 8 | EVENT_VALID);
-			v->nmi_pending = false;
+			vcpu->nmi_pending = false;
 			busy = true;
 		} else {
 			proc |= PROC_NMI_WINDOW;

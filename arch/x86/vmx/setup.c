@@ -209,7 +209,7 @@ void vmx_reset(struct hvm_vcpu *vcpu)
 	vmcs_write(VMCS_GUEST_RFLAGS, v->rflags = BIT(1));
 	v->entry = 0;
 	v->event = 0;
-	v->nmi_pending = false;
+	vcpu->nmi_pending = false;
 	vcpu->exception_pending = 0;
 	vcpu->skipped = false;
 	vmcs_write(VMCS_LINK, UINT64_MAX);

@@ -37,7 +37,6 @@ struct vmx_vcpu {
 	uint32_t interruptibility;       /* as the VMCS has it */
 
 	uint32_t event, event_error, event_len; /* for the next entry, if exception_pending */
-	bool nmi_pending;                /* an NMI waits until the guest can take one */
 	bool flush;                      /* drop this VPID's translations before entry */
 	bool launched;
 	bool initialised;                /* the VMCS holds guest state */

@@ -1,0 +1,113 @@
+/*
+ * The run loop against a back end made of a script: what a vCPU does about one exit.
+ */
+#include "tests/unit/test.h"
+#include "tests/unit/vm_fixture.h"
+
+#include "vmm/irq.h"
+#include "vmm/vcpu.h"
+
+#define V     (&fx_vcpu[0])
+#define STEPS 8u
+
+/* What the guest does, one entry after the other; past the end it runs until it is stopped. */
+static void (*script[STEPS])(struct hvm_vcpu *);
+static unsigned entries, sleeps;
+
+void vm_end(struct vm *vm, enum vm_end reason)
+{
+	atomic_store(&vm->end, reason);
+	for (unsigned i = 0; i < vm->vcpu_count; i++)
+		irq_event(vm->vcpu[i], VCPU_EVENT_STOP);
+}
+
+bool hvm_xsetbv_safe(uint32_t index, uint64_t value)
+{
+	(void)index;
+	(void)value;
+	return false;
+}
+
+static void stop(void)
+{
+	irq_event(V, VCPU_EVENT_STOP);
+}
+
+static void on_run(struct hvm_vcpu *hv)
+{
+	hv->skipped = false;
+	hv->exit.insn_len = 1;
+	if (entries < STEPS && script[entries]) {
+		script[entries++](hv);
+		return;
+	}
+	entries++;
+	hv->exit.reason = HVM_EXIT_INTR;
+	stop();
+}
+
+static void on_inject(struct hvm_vcpu *hv, uint8_t vector, int64_t error_code)
+{
+	(void)error_code;
+	if (vector == 2)
+		hv->nmi_pending = true;
+}
+
+static void on_wait(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	(void)wake;
+	(void)deadline_tsc;
+	sleeps++;
+	stop(); /* nobody else would wake it */
+}
+
+static void run(void)
+{
+	static struct hvm_ops ops;
+	const struct hvm_ops *before = hvm;
+
+	ops = *before;
+	ops.run = on_run;
+	ops.inject = on_inject;
+	hvm = &ops;
+	entries = sleeps = 0;
+	fake_wait = on_wait;
+	V->stats = plat_mem_alloc(exit_stats_bytes(0), CACHE_LINE_BYTES);
+	V->hv.irq_offer = -1;
+	vcpu_run(V);
+	hvm = before;
+}
+
+static void setup(void)
+{
+	memset(script, 0, sizeof(script));
+	fx_init(1);
+}
+
+static void do_hlt(struct hvm_vcpu *hv)
+{
+	hv->exit.reason = HVM_EXIT_HLT;
+}
+
+static void halt_sleeps(void)
+{
+	setup();
+	script[0] = do_hlt;
+	run();
+	CHECK_EQ(entries, 1);
+	CHECK_EQ(sleeps, 1);
+	CHECK_EQ(V->hv.rip, 1);
+}
+
+/* Nothing would say again that it is there: the guest must not be left asleep. */
+static void halt_does_not_outsleep_an_nmi(void)
+{
+	setup();
+	script[0] = do_hlt;
+	V->hv.nmi_pending = true; /* came while the guest could not take it */
+	run();
+	CHECK_EQ(entries, 2);
+	CHECK_EQ(sleeps, 0);
+}
+
+TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi))
