@@ -175,12 +175,22 @@ static void exit_wrmsr(struct vcpu *v)
 		vcpu_skip(v);
 }
 
+static bool is_user(struct vcpu *v)
+{
+	struct hvm_state state;
+
+	hvm->state_get_paging(&v->hv, &state);
+	return gwalk_access(&state) & GWALK_USER;
+}
+
 static void exit_xsetbv(struct vcpu *v)
 {
 	uint64_t value = (uint32_t)v->hv.gpr[HVM_RAX] | v->hv.gpr[HVM_RDX] << 32;
 
-	/* The processor checks the rest; no state beyond what CPUID shows the guest. */
-	if (!(value & ~XCR0_SHOWN) && hvm_xsetbv_safe((uint32_t)v->hv.gpr[HVM_RCX], value))
+	/* The processor checks the rest; no state beyond what CPUID shows the guest, and nothing for
+	 * its user programs: under SVM the exit may come before the check of CPL. */
+	if (!(value & ~XCR0_SHOWN) && !is_user(v) &&
+	    hvm_xsetbv_safe((uint32_t)v->hv.gpr[HVM_RCX], value))
 		vcpu_skip(v);
 	else
 		hvm->inject(&v->hv, VECTOR_GP, 0);

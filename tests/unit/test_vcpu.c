@@ -10,9 +10,14 @@
 #define V     (&fx_vcpu[0])
 #define STEPS 8u
 
+#define CR0_PE    BIT(0)
+#define SS_DPL(n) ((uint32_t)(n) << 5)
+
 /* What the guest does, one entry after the other; past the end it runs until it is stopped. */
 static void (*script[STEPS])(struct hvm_vcpu *);
 static unsigned entries, sleeps;
+static int injected; /* the last vector, -1: none */
+static unsigned xsetbvs;
 
 void vm_end(struct vm *vm, enum vm_end reason)
 {
@@ -25,7 +30,8 @@ bool hvm_xsetbv_safe(uint32_t index, uint64_t value)
 {
 	(void)index;
 	(void)value;
-	return false;
+	xsetbvs++;
+	return true;
 }
 
 static void stop(void)
@@ -49,6 +55,7 @@ static void on_run(struct hvm_vcpu *hv)
 static void on_inject(struct hvm_vcpu *hv, uint8_t vector, int64_t error_code)
 {
 	(void)error_code;
+	injected = vector;
 	if (vector == 2)
 		hv->nmi_pending = true;
 }
@@ -70,7 +77,8 @@ static void run(void)
 	ops.run = on_run;
 	ops.inject = on_inject;
 	hvm = &ops;
-	entries = sleeps = 0;
+	entries = sleeps = xsetbvs = 0;
+	injected = -1;
 	fake_wait = on_wait;
 	V->stats = plat_mem_alloc(exit_stats_bytes(0), CACHE_LINE_BYTES);
 	V->hv.irq_offer = -1;
@@ -87,6 +95,13 @@ static void setup(void)
 static void do_hlt(struct hvm_vcpu *hv)
 {
 	hv->exit.reason = HVM_EXIT_HLT;
+}
+
+static void do_xsetbv(struct hvm_vcpu *hv)
+{
+	hv->gpr[HVM_RAX] = 7;
+	hv->gpr[HVM_RCX] = hv->gpr[HVM_RDX] = 0;
+	hv->exit.reason = HVM_EXIT_XSETBV;
 }
 
 static void halt_sleeps(void)
@@ -110,4 +125,23 @@ static void halt_does_not_outsleep_an_nmi(void)
 	CHECK_EQ(sleeps, 0);
 }
 
-TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi))
+static void xsetbv_is_the_kernels(void)
+{
+	setup();
+	script[0] = do_xsetbv;
+	run();
+	CHECK_EQ(xsetbvs, 1);
+	CHECK_EQ(injected, -1);
+	CHECK_EQ(V->hv.rip, 1);
+	/* SVM's intercept may come before the check of the privilege level. */
+	setup();
+	script[0] = do_xsetbv;
+	fx_state.cr0 = CR0_PE;
+	fx_state.seg[HVM_SS].attr = SS_DPL(3);
+	run();
+	CHECK_EQ(xsetbvs, 0);
+	CHECK_EQ(injected, 13);
+	CHECK_EQ(V->hv.rip, 0);
+}
+
+TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels))
