@@ -25,6 +25,7 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 	memset(loop, 0, sizeof(*loop));
 	loop->core = core;
 	ready_init(&loop->ready, READY_BY_SIZE);
+	ready_init(&loop->changed, READY_BY_SIZE);
 	loop->housekeep_tsc = ns_to_tsc(HOUSEKEEP_NS);
 	loop->cold_idle_tsc = ns_to_tsc(COLD_IDLE_NS);
 }
@@ -54,7 +55,7 @@ static void poll_ns_apply(struct ioq *q)
 static int queue_room_grow(struct ioloop *loop)
 {
 	uint32_t room = MAX(loop->queue_room * 2, FIRST_QUEUES);
-	struct ioq **all = plat_mem_alloc(3 * room * sizeof(struct ioq *), CACHE_LINE_BYTES);
+	struct ioq **all = plat_mem_alloc(4 * room * sizeof(struct ioq *), CACHE_LINE_BYTES);
 
 	if (!all)
 		return -ENOMEM;
@@ -62,10 +63,12 @@ static int queue_room_grow(struct ioloop *loop)
 		memcpy(all, loop->hot, loop->hot_count * sizeof(all[0]));
 		memcpy(all + room, loop->cold, loop->cold_count * sizeof(all[0]));
 		memcpy(all + 2 * room, loop->queue, loop->queue_count * sizeof(all[0]));
+		memcpy(all + 3 * room, loop->draining, loop->draining_count * sizeof(all[0]));
 	}
 	loop->hot = all;
 	loop->cold = all + room;
 	loop->queue = all + 2 * room;
+	loop->draining = all + 3 * room;
 	loop->queue_room = room;
 	return 0;
 }
@@ -74,6 +77,8 @@ int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
 {
 	int error = ready_grow(&loop->ready, loop->queue_count + 1);
 
+	if (!error)
+		error = ready_grow(&loop->changed, loop->queue_count + 1);
 	if (!error && loop->queue_count == loop->queue_room)
 		error = queue_room_grow(loop);
 	if (error)
@@ -104,28 +109,29 @@ void ioloop_kick(struct ioq *q)
 		core_rouse(q->loop);
 }
 
-static void mailbox_post(struct ioq *q, unsigned want)
+static void mailbox_post(struct ioq *q)
 {
-	atomic_store(&q->want, want);
+	ready_set(&q->loop->changed, q->id);
 	atomic_store(&q->loop->mailbox, 1);
 	core_rouse(q->loop);
 }
 
 void ioloop_attach(struct ioq *q)
 {
-	mailbox_post(q, 1);
+	atomic_store(&q->want, 1);
+	mailbox_post(q);
 }
 
 void ioloop_detach(struct ioq *q)
 {
-	mailbox_post(q, 0);
+	atomic_store(&q->want, 0);
+	mailbox_post(q);
 }
 
 void ioloop_poll_set(struct ioq *q, uint64_t poll_ns)
 {
 	atomic_store(&q->want_poll_ns, poll_ns);
-	atomic_store(&q->loop->mailbox, 1);
-	core_rouse(q->loop);
+	mailbox_post(q);
 }
 
 void ioloop_letter_add(struct ioloop *loop, struct ioloop_letter *letter)
@@ -171,11 +177,15 @@ static void state_set(struct ioloop *loop, struct ioq *q, enum ioq_state state)
 		list_del(loop->hot, &loop->hot_count, q);
 	else if (q->state == IOQ_COLD)
 		list_del(loop->cold, &loop->cold_count, q);
+	else if (q->state == IOQ_DRAINING)
+		list_del(loop->draining, &loop->draining_count, q);
 	q->state = state;
 	if (state == IOQ_HOT)
 		list_add(loop->hot, &loop->hot_count, q);
 	else if (state == IOQ_COLD)
 		list_add(loop->cold, &loop->cold_count, q);
+	else if (state == IOQ_DRAINING)
+		list_add(loop->draining, &loop->draining_count, q);
 }
 
 static void arm(struct ioloop *loop, struct ioq *q)
@@ -398,15 +408,16 @@ static void attach_try(struct ioloop *loop, struct ioq *q)
 
 static RARE void drained_check(struct ioloop *loop)
 {
-	for (uint32_t i = 0; i < loop->queue_count; i++) {
-		struct ioq *q = loop->queue[i];
+	/* Backwards, as in hot_serve. */
+	for (uint32_t i = loop->draining_count; i-- > 0;) {
+		struct ioq *q = loop->draining[i];
 
-		if (q->state != IOQ_DRAINING || !q->ops->drained(q))
+		if (!q->ops->drained(q))
 			continue;
-		loop->draining_count--;
 		state_set(loop, q, IOQ_UNATTACHED);
 		atomic_store_explicit(&q->is, 0, memory_order_release);
 		/* An attach may have been asked for meanwhile. */
+		ready_set(&loop->changed, q->id);
 		atomic_store(&loop->mailbox, 1);
 	}
 }
@@ -430,25 +441,30 @@ static void letters_open(struct ioloop *loop)
 			l->run(l);
 }
 
+static void queue_change(struct ioloop *loop, struct ioq *q)
+{
+	bool want = atomic_load_explicit(&q->want, memory_order_acquire);
+	uint64_t poll_ns = atomic_load_explicit(&q->want_poll_ns, memory_order_acquire);
+
+	if (poll_ns != q->poll_ns)
+		poll_change(loop, q, poll_ns);
+	if (want && q->state == IOQ_UNATTACHED)
+		attach_try(loop, q);
+	else if (!want && q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING)
+		state_set(loop, q, IOQ_DRAINING);
+}
+
 static RARE void mailbox_serve(struct ioloop *loop)
 {
-	atomic_store(&loop->mailbox, 0);
-	atomic_thread_fence(memory_order_seq_cst);
-	loop->counts.mailbox_rounds++;
-	for (uint32_t i = 0; i < loop->queue_count; i++) {
-		struct ioq *q = loop->queue[i];
-		bool want = atomic_load_explicit(&q->want, memory_order_acquire);
-		uint64_t poll_ns = atomic_load_explicit(&q->want_poll_ns, memory_order_acquire);
+	struct ready_iter it;
+	uint32_t id;
 
-		if (poll_ns != q->poll_ns)
-			poll_change(loop, q, poll_ns);
-		if (want && q->state == IOQ_UNATTACHED) {
-			attach_try(loop, q);
-		} else if (!want && q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING) {
-			state_set(loop, q, IOQ_DRAINING);
-			loop->draining_count++;
-		}
-	}
+	/* Before the changes are taken: what is posted from here on makes another round. */
+	atomic_store(&loop->mailbox, 0);
+	loop->counts.mailbox_rounds++;
+	ready_begin(&loop->changed, &it);
+	while (ready_next(&loop->changed, &it, &id))
+		queue_change(loop, loop->queue[id]);
 	letters_open(loop);
 }
 

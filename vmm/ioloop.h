@@ -106,7 +106,8 @@ struct ioloop {
 	uint64_t housekeep_tsc, housekeep_last_tsc, cold_idle_tsc;
 	bool housekeep_timed;
 	struct bio_dev *dev[IOLOOP_DEV_MAX];
-	struct ioq **queue;       /* by id; queue_room entries, as have hot and cold */
+	struct ioq **queue;       /* by id; queue_room entries, as have the other lists */
+	struct ioq **draining;
 	uint32_t queue_count, queue_room;
 	struct ioloop_letter *letters;
 	unsigned core;
@@ -114,6 +115,7 @@ struct ioloop {
 
 	/* Other cores write below. */
 	CACHE_ALIGN struct ready ready;   /* by queue id */
+	CACHE_ALIGN struct ready changed; /* queues that mailbox is about */
 	CACHE_ALIGN atomic_uint mailbox;  /* non-zero: some queue's want differs from its is */
 	atomic_uint stop;
 	CACHE_ALIGN atomic_uint sleeping; /* written by the I/O core */
