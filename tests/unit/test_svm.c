@@ -122,6 +122,22 @@ static void skip_drops_shadow(void)
 	CHECK(!vcpu.skipped);
 }
 
+/* Who single-steps is told after an instruction that we carried out, as after any other. */
+static void skip_fires_the_trap_flag(void)
+{
+	reset();
+	vcpu.rflags = 0x102;
+	run(cpu_hlt);
+	CHECK_EQ(seen.event_inj, 0); /* no skip: the processor's business */
+	hvm_skip(&vcpu, 1);
+	run(cpu_hlt);
+	CHECK_EQ(seen.event_inj, SVM_EVENT_VALID | 3 << 8 | 1);
+	CHECK_EQ(seen.dr6, BIT(14));
+	CHECK(!(seen.clean & SVM_CLEAN_DR));
+	run(cpu_hlt);
+	CHECK_EQ(seen.event_inj, 0); /* once */
+}
+
 static void clean_and_flush(void)
 {
 	reset();
@@ -393,7 +409,8 @@ static void state_marks_and_flushes(void)
 	CHECK(sv.flush);
 }
 
-TESTS(T(registers_and_length), T(skip_drops_shadow), T(clean_and_flush), T(offer_and_take),
+TESTS(T(registers_and_length), T(skip_drops_shadow),
+      T(skip_fires_the_trap_flag), T(clean_and_flush), T(offer_and_take),
       T(events_go_in_again), T(injection), T(nmi_waits_for_iret), T(exits_decode),
       T(exceptions_hand_on), T(kick_without_reserved_bit), T(segment_attributes),
       T(state_marks_and_flushes))

@@ -6,6 +6,9 @@
 #include "arch/x86/core.h"
 #include "arch/x86/svm/svm.h"
 
+#define RFLAGS_TF BIT(8)
+#define DR6_BS    BIT(14)
+
 /* --- entry ------------------------------------------------------------------------------------ */
 
 /*
@@ -40,6 +43,18 @@ static void flush_enter(struct svm_vcpu *sv, struct vmcb *vmcb)
 	sv->flush = false;
 }
 
+/* The interrupt shadow ends with the instruction that hvm_skip stepped over; a trap flag fires. */
+static void skip_finish(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *vmcb)
+{
+	vcpu->skipped = false;
+	vmcb->int_state = 0;
+	if (likely(!(vcpu->rflags & RFLAGS_TF)) || vcpu->exception_pending)
+		return;
+	vmcb->dr6 |= DR6_BS;
+	sv->dirty |= SVM_CLEAN_DR;
+	svm_inject(vcpu, 1, -1);
+}
+
 static void enter(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *vmcb)
 {
 	uint64_t int_ctl = int_ctl_for(vcpu->irq_offer);
@@ -48,10 +63,8 @@ static void enter(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *vmcb)
 	vmcb->rsp = vcpu->gpr[HVM_RSP];
 	vmcb->rip = vcpu->rip;
 	vmcb->rflags = vcpu->rflags;
-	if (vcpu->skipped) {
-		vcpu->skipped = false;
-		vmcb->int_state = 0;
-	}
+	if (vcpu->skipped)
+		skip_finish(vcpu, sv, vmcb);
 	if (int_ctl != sv->int_ctl) {
 		sv->int_ctl = int_ctl;
 		vmcb->int_ctl = int_ctl;
@@ -100,6 +113,7 @@ static void exit_npf(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 	exit->u.mem.gpa = vmcb->exit_info2;
 	exit->u.mem.write = info & SVM_NPF_WRITE;
 	exit->u.mem.exec = info & SVM_NPF_FETCH;
+	exit->u.mem.delivering = vmcb->exit_int_info & SVM_EVENT_VALID;
 	if (unlikely(!nested_mmio_is_present(&svm_caps.npt)))
 		kick = nested_lookup(&svm_caps.npt, vcpu->vm, vmcb->exit_info2).kind == NESTED_MMIO;
 	exit->reason = kick ? HVM_EXIT_KICK : HVM_EXIT_MEM;
