@@ -325,6 +325,7 @@ static void events_take(struct vcpu *v)
 	if (events & VCPU_EVENT_INIT) {
 		vcpu_state_init(&state);
 		hvm->state_set(&v->hv, &state);
+		hvm->events_reset(&v->hv);
 		vlapic_init_reset(&v->lapic);
 		v->run_state = VCPU_WAIT_SIPI;
 	}

@@ -185,6 +185,8 @@ struct hvm_ops {
 	/* Deliver on the next entry. error_code < 0: none. Faults keep rip where it is. A page
 	 * fault's CR2 goes through state_set. */
 	void (*inject)(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code);
+	/* What INIT does beside the registers: nothing queued goes in any more, NMIs are open. */
+	void (*events_reset)(struct hvm_vcpu *vcpu);
 
 	/* Takes the bits of instructions this back end cannot let its guests run out of CPUID's
 	 * answer. Any core. NULL: there are none. */

@@ -285,6 +285,25 @@ static void nmi_waits_for_iret(void)
 	CHECK_EQ(seen.event_inj, 0);
 }
 
+/* A processor that INIT takes out of an NMI's handler, with a fault on its way, starts afresh. */
+static void init_forgets_events(void)
+{
+	reset();
+	svm_inject(&vcpu, 2, -1);
+	run(cpu_hlt);
+	CHECK(seen.misc1 & SVM_I_IRET);
+	svm_inject(&vcpu, 2, -1);
+	svm_inject(&vcpu, 13, 0);
+	svm_events_reset(&vcpu);
+	run(cpu_hlt);
+	CHECK_EQ(seen.event_inj, 0);
+	CHECK(!(seen.misc1 & SVM_I_IRET));
+	CHECK(!(seen.clean & SVM_CLEAN_INTERCEPTS));
+	svm_inject(&vcpu, 2, -1);
+	run(cpu_hlt);
+	CHECK_EQ(seen.event_inj, SVM_EVENT_VALID | 2 << 8 | 2);
+}
+
 static uint64_t code, info1, info2;
 
 static void cpu_raw(struct vmcb *c)
@@ -409,8 +428,7 @@ static void state_marks_and_flushes(void)
 	CHECK(sv.flush);
 }
 
-TESTS(T(registers_and_length), T(skip_drops_shadow),
-      T(skip_fires_the_trap_flag), T(clean_and_flush), T(offer_and_take),
-      T(events_go_in_again), T(injection), T(nmi_waits_for_iret), T(exits_decode),
-      T(exceptions_hand_on), T(kick_without_reserved_bit), T(segment_attributes),
-      T(state_marks_and_flushes))
+TESTS(T(registers_and_length), T(skip_drops_shadow), T(skip_fires_the_trap_flag),
+      T(clean_and_flush), T(offer_and_take), T(events_go_in_again), T(injection),
+      T(nmi_waits_for_iret), T(init_forgets_events), T(exits_decode), T(exceptions_hand_on),
+      T(kick_without_reserved_bit), T(segment_attributes), T(state_marks_and_flushes))

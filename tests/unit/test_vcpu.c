@@ -60,6 +60,12 @@ static void on_inject(struct hvm_vcpu *hv, uint8_t vector, int64_t error_code)
 		hv->nmi_pending = true;
 }
 
+static void on_events_reset(struct hvm_vcpu *hv)
+{
+	hv->exception_pending = 0;
+	hv->nmi_pending = false;
+}
+
 static void on_wait(const atomic_uint *wake, uint64_t deadline_tsc)
 {
 	(void)wake;
@@ -76,6 +82,7 @@ static void run(void)
 	ops = *before;
 	ops.run = on_run;
 	ops.inject = on_inject;
+	ops.events_reset = on_events_reset;
 	hvm = &ops;
 	entries = sleeps = xsetbvs = 0;
 	injected = -1;

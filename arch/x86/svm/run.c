@@ -322,3 +322,16 @@ void svm_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code)
 	vmcb->event_inj = event;
 	vcpu->exception_pending = true;
 }
+
+void svm_events_reset(struct hvm_vcpu *vcpu)
+{
+	struct svm_vcpu *sv = vcpu->priv;
+	struct vmcb *vmcb = vcpu->cb;
+
+	vmcb->event_inj = 0;
+	vcpu->exception_pending = false;
+	vcpu->nmi_pending = false;
+	sv->nmi = SVM_NMI_OPEN;
+	vmcb->misc1 &= ~(uint32_t)SVM_I_IRET;
+	sv->dirty |= SVM_CLEAN_INTERCEPTS;
+}

@@ -270,5 +270,6 @@ const struct hvm_ops hvm_svm = {
 	.state_set = svm_state_set,
 	.state_get_paging = svm_state_get_paging,
 	.inject = svm_inject,
+	.events_reset = svm_events_reset,
 	.dump = svm_dump,
 };

@@ -48,6 +48,7 @@ static inline void svm_vmsave(hpa_t vmcb_hpa)
 
 void svm_run(struct hvm_vcpu *vcpu);
 void svm_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code);
+void svm_events_reset(struct hvm_vcpu *vcpu);
 void svm_state_get(struct hvm_vcpu *vcpu, struct hvm_state *state);
 void svm_state_get_paging(struct hvm_vcpu *vcpu, struct hvm_state *state);
 void svm_state_set(struct hvm_vcpu *vcpu, const struct hvm_state *state);

@@ -78,6 +78,17 @@ void vmx_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code)
 		vcpu->rflags |= HVM_RFLAGS_RF;
 }
 
+void vmx_events_reset(struct hvm_vcpu *vcpu)
+{
+	struct vmx_vcpu *v = vmx_of(vcpu);
+
+	v->event = 0;
+	vcpu->exception_pending = 0;
+	vcpu->nmi_pending = false;
+	interruptibility_set(v, v->interruptibility & ~(uint32_t)BLOCK_NMI);
+	vmcs_write(VMCS_PENDING_DEBUG, 0);
+}
+
 static void event_write(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 {
 	if (v->event & EVENT_ERROR)

@@ -208,13 +208,10 @@ void vmx_reset(struct hvm_vcpu *vcpu)
 	vmcs_write(VMCS_GUEST_RSP, v->rsp = 0);
 	vmcs_write(VMCS_GUEST_RFLAGS, v->rflags = BIT(1));
 	v->entry = 0;
-	v->event = 0;
-	vcpu->nmi_pending = false;
-	vcpu->exception_pending = 0;
+	vmx_events_reset(vcpu);
 	vcpu->skipped = false;
 	vmcs_write(VMCS_LINK, UINT64_MAX);
 	vmcs_write(VMCS_GUEST_DEBUGCTL, 0);
-	vmcs_write(VMCS_PENDING_DEBUG, 0);
 	vmcs_write(VMCS_ACTIVITY, 0);
 	vmx_state_set(vcpu, &s);
 	v->initialised = true;

@@ -229,6 +229,7 @@ const struct hvm_ops hvm_vmx = {
 	.state_set = vmx_state_set,
 	.state_get_paging = vmx_state_get_paging,
 	.inject = vmx_inject,
+	.events_reset = vmx_events_reset,
 	.cpuid_fit = vmx_cpuid_fit,
 	.dump = vmx_dump,
 };

@@ -69,6 +69,7 @@ void vmx_msr_bitmap_fill(uint8_t *bitmap);
 /* run.c */
 void vmx_run(struct hvm_vcpu *vcpu);
 void vmx_inject(struct hvm_vcpu *vcpu, uint8_t vector, int64_t error_code);
+void vmx_events_reset(struct hvm_vcpu *vcpu);
 
 /* exits.c: the exit of that reason into vcpu->exit. */
 void vmx_exit_decode(struct hvm_vcpu *vcpu, uint32_t reason);
