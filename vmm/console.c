@@ -96,15 +96,14 @@ static void line_put(struct line *line, uint8_t byte)
 void console_put(struct vm *vm, uint8_t byte)
 {
 	const char raw = (char)byte;
-	struct line *line;
+	struct line *line = line_of(vm);
 
-	if (guest_count <= 1) {
+	if (!line)
+		return;
+	if (guest_count == 1) {
 		plat_console_write(&raw, 1);
 		return;
 	}
-	line = line_of(vm);
-	if (!line)
-		return;
 	spin_lock(&console_lock);
 	line_put(line, byte);
 	spin_unlock(&console_lock);

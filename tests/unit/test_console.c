@@ -44,10 +44,23 @@ static const char *received(unsigned index)
 	return text;
 }
 
+static struct vm stranger = {.name = "who"}; /* its serial port goes nowhere */
+
+static void put_stranger(void)
+{
+	console_put(&stranger, 'x');
+	console_put(&stranger, '\n');
+	console_flush(&stranger);
+}
+
 static void one_guest_is_raw(void)
 {
 	fake_reset();
+	put_stranger();
+	CHECK(wrote(""));
 	join(0, "alpha");
+	put_stranger();
+	CHECK(wrote(""));
 	put(0, "a\r\033[1mb\n");
 	CHECK(wrote("a\r\033[1mb\n"));
 	put(0, "login: ");
@@ -119,11 +132,7 @@ static void long_lines(void)
 
 static void a_stranger_is_silent(void)
 {
-	static struct vm stranger = {.name = "who"};
-
-	console_put(&stranger, 'x');
-	console_put(&stranger, '\n');
-	console_flush(&stranger);
+	put_stranger();
 	CHECK(wrote(""));
 }
 
