@@ -2,7 +2,7 @@
 
 #include "arch/platform.h"
 
-#define WORD_BITS 64u
+#define WORD_BITS   64u
 #define FIRST_WORDS 8u /* a cache line */
 
 void ready_init(struct ready *r, enum ready_kind kind)

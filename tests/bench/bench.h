@@ -55,7 +55,8 @@ extern bool bench_traced; /* in the child that count.c steps through */
  * without what a mark costs. False: the machine lets nobody trace. */
 bool count_instructions(void (*work)(void *), void *arg, uint64_t insns[STAGE_MAX]);
 
-/* --- rig.c: guest, queue, disk, loop ----------------------------------------------------------- */
+/* --- rig.c: guest, queue, disk, loop -----------------------------------------------------------
+ */
 
 #define RIG_DEPTH_MAX 64u
 
@@ -65,19 +66,19 @@ struct nvme_inline; /* nvme_inline.c: a controller that always answers "success"
 
 struct rig_cfg {
 	enum rig_disk disk;
-	uint64_t poll_ns;      /* of the busy queue */
+	uint64_t poll_ns; /* of the busy queue */
 	unsigned idle_queues;
 	uint64_t idle_poll_ns;
-	bool idle_woken;       /* each idle queue has had one request */
-	bool idle_stays_cold;  /* and is swept for ever, not for its 10 ms */
-	bool device_inline;    /* the controller completes at the doorbell */
+	bool idle_woken;      /* each idle queue has had one request */
+	bool idle_stays_cold; /* and is swept for ever, not for its 10 ms */
+	bool device_inline;   /* the controller completes at the doorbell */
 };
 
 struct rig {
 	struct ioloop loop;
 	struct vguest guest, idle_guest;
 	struct vguest_queue drv, *idle_drv;
-	struct vblk *blk;      /* queue 0 is the busy one */
+	struct vblk *blk; /* queue 0 is the busy one */
 	struct vblk **idle_blk;
 	unsigned idle_count;
 	struct bio_dev *dev;
@@ -108,7 +109,8 @@ extern void (*bench_doorbell)(volatile void *reg, uint32_t value);
 unsigned bench_mem_mark(void);
 void bench_mem_release(unsigned mark);
 
-/* --- the benchmarks ----------------------------------------------------------------------------- */
+/* --- the benchmarks -----------------------------------------------------------------------------
+ */
 
 void bench_stages(void);
 void bench_passes(void);

@@ -45,7 +45,8 @@ static bool trace(pid_t child, uint64_t insns[STAGE_MAX])
 		before = rip;
 		insns[stage]++;
 		if (!steps || rip == (long)(uintptr_t)bench_mark)
-			stage = (unsigned)child_word(child, offsetof(struct user_regs_struct, rdi)) %
+			stage = (unsigned)child_word(child,
+			                             offsetof(struct user_regs_struct, rdi)) %
 			        STAGE_MAX;
 	}
 }

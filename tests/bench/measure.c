@@ -44,7 +44,8 @@ double tsc_cost_ns(void)
 {
 	static double cost;
 
-	/* The counter may move in steps longer than a read takes, so a mean; the least, so undisturbed. */
+	/* The counter may move in steps longer than a read takes, so a mean; the least, so
+	 * undisturbed. */
 	for (unsigned i = 0; cost == 0 && i < 200; i++) {
 		static double least = 1e9;
 		uint64_t sum = 0;
@@ -87,7 +88,8 @@ unsigned bench_cpus(void)
 	return (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* --- samples ----------------------------------------------------------------------------------- */
+/* --- samples -----------------------------------------------------------------------------------
+ */
 
 void samples_add(struct samples *s, double value)
 {
@@ -119,7 +121,8 @@ double samples_error(struct samples *s)
 	return 1.253 * (spread / 1.349) / sqrt(s->count);
 }
 
-/* --- printing ---------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------
+ */
 
 static const char *cpu_model(void)
 {

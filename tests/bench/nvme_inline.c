@@ -79,13 +79,13 @@ struct nvme_ctrl *nvme_inline_make(bool at_doorbell)
 	ns->nsid = 1;
 	ns->block_shift = 9;
 	ns->dev = (struct bio_dev){
-		.ops = &nvme_bio_ops,
-		.name = "nvme0n1",
-		.sector_count = 1u << 24,
-		.block_bytes = 512,
-		.physical_block_bytes = 4096,
-		.max_transfer_bytes = c->max_bytes,
-		.has_cache = true,
+	        .ops = &nvme_bio_ops,
+	        .name = "nvme0n1",
+	        .sector_count = 1u << 24,
+	        .block_bytes = 512,
+	        .physical_block_bytes = 4096,
+	        .max_transfer_bytes = c->max_bytes,
+	        .has_cache = true,
 	};
 	*(struct nvme_ctrl **)(m->regs + OWNER) = c;
 	bench_doorbell = at_doorbell ? on_doorbell : NULL;

@@ -8,7 +8,8 @@
 #define PASSES_PER_SAMPLE 500u
 #define PASS_SAMPLES      300u
 
-/* --- empty passes ------------------------------------------------------------------------------ */
+/* --- empty passes ------------------------------------------------------------------------------
+ */
 
 struct empty {
 	struct rig *rig;
@@ -28,8 +29,10 @@ static void empty_passes(void *arg)
 static double empty_pass(unsigned hot)
 {
 	static struct samples s;
-	struct rig_cfg cfg = {.disk = RIG_NVME, .poll_ns = hot ? IOQ_POLL_ALWAYS : 0,
-	                      .idle_queues = hot ? hot - 1 : 0, .idle_poll_ns = IOQ_POLL_ALWAYS};
+	struct rig_cfg cfg = {.disk = RIG_NVME,
+	                      .poll_ns = hot ? IOQ_POLL_ALWAYS : 0,
+	                      .idle_queues = hot ? hot - 1 : 0,
+	                      .idle_poll_ns = IOQ_POLL_ALWAYS};
 	unsigned mem = bench_mem_mark();
 	struct empty e = {rig_make(&cfg), PASSES_PER_SAMPLE};
 	uint64_t insns[STAGE_MAX];
@@ -64,7 +67,8 @@ void bench_passes(void)
 	report_aim("empty pass, 8 hot queues", ns, 60, "ns");
 }
 
-/* --- idle queues beside a busy one --------------------------------------------------------------- */
+/* --- idle queues beside a busy one ---------------------------------------------------------------
+ */
 
 #define PAIRS             400u
 #define REQUESTS_PER_PAIR 50u
@@ -141,7 +145,9 @@ static double idle_pairs(const char *what, const struct rig_cfg *with)
 
 void bench_idle(void)
 {
-	struct rig_cfg cfg = {.disk = RIG_NVME, .poll_ns = IOQ_POLL_AUTO, .idle_queues = 3200,
+	struct rig_cfg cfg = {.disk = RIG_NVME,
+	                      .poll_ns = IOQ_POLL_AUTO,
+	                      .idle_queues = 3200,
 	                      .idle_poll_ns = IOQ_POLL_AUTO};
 	double ns;
 

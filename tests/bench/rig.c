@@ -4,12 +4,12 @@
 
 #include <stdlib.h>
 
-#define BUSY_SIZE      256u
-#define IDLE_SIZE      16u
-#define IDLE_PER_BLK   32u
-#define DISK_BYTES     (8 * GIB)
-#define GUEST_BYTES    (24 * MIB)
-#define IDLE_BYTES     4096u /* of memory for one idle queue's ring */
+#define BUSY_SIZE    256u
+#define IDLE_SIZE    16u
+#define IDLE_PER_BLK 32u
+#define DISK_BYTES   (8 * GIB)
+#define GUEST_BYTES  (24 * MIB)
+#define IDLE_BYTES   4096u /* of memory for one idle queue's ring */
 
 static bool on_signal(struct vblk_transport *t, unsigned queue)
 {
@@ -47,16 +47,17 @@ static struct vblk *blk_make(struct rig *r, const struct gmem *mem, uint16_t que
 
 static void attach(struct vblk_queue *q, const struct vguest_queue *drv)
 {
-	q->setup = (struct vblk_queue_setup){drv->size, drv->desc_gpa, drv->avail_gpa, drv->used_gpa};
+	q->setup =
+	        (struct vblk_queue_setup){drv->size, drv->desc_gpa, drv->avail_gpa, drv->used_gpa};
 	ioloop_attach(&q->ioq);
 }
 
 static void publish_one(struct rig *r, struct vguest_queue *drv, unsigned i, bool indirect)
 {
 	struct vguest_buf bufs[3] = {
-		{r->hdr_gpa[i], 16, false},
-		{r->data_gpa[i], 4096, true},
-		{r->status_gpa[i], 1, true},
+	        {r->hdr_gpa[i], 16, false},
+	        {r->data_gpa[i], 4096, true},
+	        {r->status_gpa[i], 1, true},
 	};
 	int head = indirect ? vguest_add_indirect(drv, bufs, 3) : vguest_add(drv, bufs, 3);
 
@@ -115,8 +116,8 @@ static void idle_make(struct rig *r, const struct rig_cfg *cfg)
 	vguest_init(&r->idle_guest, 2, 4 * MIB + (uint64_t)r->idle_count * IDLE_BYTES);
 	r->idle_guest.next_gpa += MIB; /* the busy guest's buffers, in case */
 	for (unsigned i = 0; i < blks; i++)
-		r->idle_blk[i] = blk_make(r, &r->idle_guest.mem, IDLE_PER_BLK, IDLE_SIZE,
-		                          cfg->idle_poll_ns);
+		r->idle_blk[i] =
+		        blk_make(r, &r->idle_guest.mem, IDLE_PER_BLK, IDLE_SIZE, cfg->idle_poll_ns);
 	for (unsigned i = 0; i < r->idle_count; i++) {
 		vguest_queue_init(&r->idle_drv[i], &r->idle_guest, IDLE_SIZE, true, false);
 		attach(&r->idle_blk[i / IDLE_PER_BLK]->queue[i % IDLE_PER_BLK], &r->idle_drv[i]);
@@ -143,7 +144,7 @@ struct rig *rig_make(const struct rig_cfg *cfg)
 		r->status_gpa[i] = r->hdr_gpa[i] + 16;
 		r->data_gpa[i] = vguest_alloc(&r->guest, 4096, 4096);
 		*(struct virtio_blk_hdr *)vguest_va(&r->guest, r->hdr_gpa[i]) =
-			(struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, i * 8u};
+		        (struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, i * 8u};
 	}
 	r->blk = blk_make(r, &r->guest.mem, 1, BUSY_SIZE, cfg->poll_ns);
 	vguest_queue_init(&r->drv, &r->guest, BUSY_SIZE, true, true);

@@ -13,7 +13,7 @@ enum stage {
 	POP = 1,
 	POP_PARSE, /* one call after the other, as serve does */
 	MAP,
-	SERVE,     /* pop, parse and submit */
+	SERVE, /* pop, parse and submit */
 	COMMIT,
 	COMPLETE,
 	PUBLISH,
@@ -134,13 +134,13 @@ struct row {
 };
 
 static const struct row rows[] = {
-	{"pop", {POP}, {0}},
-	{"map", {MAP}, {0}},
-	{"parse", {POP_PARSE}, {POP, MAP}},
-	{"submit", {SERVE, COMMIT}, {POP_PARSE}},
-	{"complete", {COMPLETE}, {0}},
-	{"publish", {PUBLISH}, {0}},
-	{"total", {PASS_DOWN, PASS_UP}, {0}},
+        {"pop", {POP}, {0}},
+        {"map", {MAP}, {0}},
+        {"parse", {POP_PARSE}, {POP, MAP}},
+        {"submit", {SERVE, COMMIT}, {POP_PARSE}},
+        {"complete", {COMPLETE}, {0}},
+        {"publish", {PUBLISH}, {0}},
+        {"total", {PASS_DOWN, PASS_UP}, {0}},
 };
 
 static double row_value(const struct row *row, const double cost[STAGE_MAX])

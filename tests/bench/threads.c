@@ -119,11 +119,13 @@ static void session_report(struct session *s)
 void bench_threads(void)
 {
 	static struct session sessions[] = {
-		{.name = "NVMe", .cfg = {.poll_ns = IOQ_POLL_AUTO, .device_inline = true}},
-		{.name = "NVMe, 3200 idle queues",
-		 .cfg = {.poll_ns = IOQ_POLL_AUTO, .device_inline = true, .idle_queues = 3200,
+	        {.name = "NVMe", .cfg = {.poll_ns = IOQ_POLL_AUTO, .device_inline = true}},
+	        {.name = "NVMe, 3200 idle queues",
+	         .cfg = {.poll_ns = IOQ_POLL_AUTO,
+	                 .device_inline = true,
+	                 .idle_queues = 3200,
 	                 .idle_poll_ns = IOQ_POLL_AUTO}},
-		{.name = "poll_ns = 0, NVMe", .cfg = {.device_inline = true}},
+	        {.name = "poll_ns = 0, NVMe", .cfg = {.device_inline = true}},
 	};
 	static struct samples idle_diff;
 	unsigned mem = bench_mem_mark();

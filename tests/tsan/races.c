@@ -1,7 +1,8 @@
 /*
- * races.c: the real I/O loop in one thread, guests and a device in others, over real rings: publish,
- * arm, sleep, kick and complete race with random delays. A lost wake-up is a request or an interrupt
- * that nobody sees for seconds; built with ThreadSanitizer, any unordered access is one too.
+ * races.c: the real I/O loop in one thread, guests and a device in others, over real rings:
+ * publish, arm, sleep, kick and complete race with random delays. A lost wake-up is a request or an
+ * interrupt that nobody sees for seconds; built with ThreadSanitizer, any unordered access is one
+ * too.
  *
  * usage: races [SECONDS [REQUESTS [ROUNDS]]]
  * Each of the cases runs until one of the first two is reached; ROUNDS are of the duel in which a
@@ -25,7 +26,8 @@
 #define QUEUE_SIZE 64u
 #define LOST_S     4.0 /* nobody is this slow */
 
-/* --- platform: a core that sleeps is a thread on a condition variable -------------------------- */
+/* --- platform: a core that sleeps is a thread on a condition variable --------------------------
+ */
 
 static pthread_mutex_t core_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t core_cond = PTHREAD_COND_INITIALIZER;
@@ -88,12 +90,14 @@ unsigned plat_core(void)
 
 void *plat_mem_alloc(uint64_t len_bytes, uint64_t align_bytes)
 {
-	void *mem = aligned_alloc(MAX(align_bytes, 64u), ALIGN_UP(len_bytes, MAX(align_bytes, 64u)));
+	void *mem =
+	        aligned_alloc(MAX(align_bytes, 64u), ALIGN_UP(len_bytes, MAX(align_bytes, 64u)));
 
 	return mem ? memset(mem, 0, len_bytes) : NULL;
 }
 
-/* --- random delays ------------------------------------------------------------------------------ */
+/* --- random delays ------------------------------------------------------------------------------
+ */
 
 static uint32_t random_next(uint64_t *state)
 {
@@ -115,15 +119,16 @@ static void dither(uint64_t *state)
 			;
 }
 
-/* --- a device with a thread of its own ------------------------------------------------------------ */
+/* --- a device with a thread of its own
+ * ------------------------------------------------------------ */
 
 #define SLOTS 1024u /* more than can be in flight */
 
 struct device {
 	struct bio_dev dev;
 	struct bio *down[SLOTS], *up[SLOTS];
-	uint32_t queued;               /* the I/O core's, published by commit */
-	uint32_t up_head;              /* the I/O core's */
+	uint32_t queued;  /* the I/O core's, published by commit */
+	uint32_t up_head; /* the I/O core's */
 	CACHE_ALIGN atomic_uint doorbell;
 	CACHE_ALIGN atomic_uint up_tail; /* completions posted */
 	atomic_uint irq_on, stop;
@@ -216,7 +221,8 @@ static void disk_make(void)
 	disk.dev.block_bytes = 512;
 }
 
-/* --- guests --------------------------------------------------------------------------------------- */
+/* --- guests
+ * --------------------------------------------------------------------------------------- */
 
 struct guest {
 	struct vblk_transport transport; /* first: queue_signal gets it back */
@@ -316,9 +322,9 @@ static bool used_wait(struct guest *g)
 static void publish(struct guest *g)
 {
 	struct vguest_buf bufs[3] = {
-		{g->hdr_gpa, 16, false},
-		{g->data_gpa, 512, true},
-		{g->status_gpa, 1, true},
+	        {g->hdr_gpa, 16, false},
+	        {g->data_gpa, 512, true},
+	        {g->status_gpa, 1, true},
 	};
 	int head = vguest_add(&g->drv, bufs, 3);
 
@@ -393,7 +399,8 @@ static void guest_make(struct guest *g, unsigned index, bool event_idx, uint64_t
 	ioloop_attach(&g->blk->queue[0].ioq);
 }
 
-/* --- cases ------------------------------------------------------------------------------------------ */
+/* --- cases
+ * ------------------------------------------------------------------------------------------ */
 
 static void *loop_main(void *arg)
 {
@@ -471,7 +478,8 @@ static bool race(uint64_t poll_ns, bool event_idx, double time_s, uint64_t reque
 		kicks += guests[i].kicks;
 	}
 	threads_stop();
-	printf("  %s: %llu requests, %llu kicks, %llu sleeps, %llu last looks that found something\n",
+	printf("  %s: %llu requests, %llu kicks, %llu sleeps, %llu last looks that found "
+	       "something\n",
 	       name, (unsigned long long)taken, (unsigned long long)kicks,
 	       (unsigned long long)core_waits, (unsigned long long)loop.counts.last_look_hits);
 	return !atomic_load(&lost) && taken == published && served == published;
@@ -482,14 +490,14 @@ static const struct {
 	uint64_t poll_ns;
 	bool event_idx;
 } cases[] = {
-	{"races_poll_0_event_idx", 0, true},
-	{"races_poll_0_flags", 0, false},
-	{"races_poll_1us_event_idx", 1000, true},
-	{"races_poll_1us_flags", 1000, false},
-	{"races_poll_auto_event_idx", IOQ_POLL_AUTO, true},
-	{"races_poll_auto_flags", IOQ_POLL_AUTO, false},
-	{"races_poll_always_event_idx", IOQ_POLL_ALWAYS, true},
-	{"races_poll_always_flags", IOQ_POLL_ALWAYS, false},
+        {"races_poll_0_event_idx", 0, true},
+        {"races_poll_0_flags", 0, false},
+        {"races_poll_1us_event_idx", 1000, true},
+        {"races_poll_1us_flags", 1000, false},
+        {"races_poll_auto_event_idx", IOQ_POLL_AUTO, true},
+        {"races_poll_auto_flags", IOQ_POLL_AUTO, false},
+        {"races_poll_always_event_idx", IOQ_POLL_ALWAYS, true},
+        {"races_poll_always_flags", IOQ_POLL_ALWAYS, false},
 };
 
 static bool sleep_await(void)
@@ -527,7 +535,8 @@ static bool long_quiet(bool event_idx)
 	return good;
 }
 
-/* --- arming against publishing, as densely as two processors can -------------------------------- */
+/* --- arming against publishing, as densely as two processors can --------------------------------
+ */
 
 struct duel {
 	struct vguest mem;
@@ -665,8 +674,9 @@ int main(int argc, char **argv)
 	failed |= verdict(duel_missed(true, true, rounds) == 0, "duel_event_idx");
 	failed |= verdict(duel_missed(false, true, rounds) == 0, "duel_flags");
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++)
-		failed |= verdict(race(cases[i].poll_ns, cases[i].event_idx, time_s, requests,
-		                       cases[i].name), cases[i].name);
+		failed |= verdict(
+		        race(cases[i].poll_ns, cases[i].event_idx, time_s, requests, cases[i].name),
+		        cases[i].name);
 	failed |= verdict(long_quiet(true), "races_70000_then_sleep_event_idx");
 	failed |= verdict(long_quiet(false), "races_70000_then_sleep_flags");
 	return failed;
