@@ -51,7 +51,8 @@ void plat_relax(void);
  */
 void plat_wait(const atomic_uint *wake, uint64_t deadline_tsc);
 
-/* Ends a plat_wait on that core and makes a running guest there exit. One IPI. */
+/* Ends a plat_wait on that core, whose word the caller has set, and makes a running guest there
+ * exit. At most one IPI. */
 void plat_wake(unsigned core);
 
 /*

@@ -241,8 +241,9 @@ struct vm *guest_create(const struct manifest_guest *config, unsigned index, con
 	atomic_store(&vm->vcpus_running, vm->vcpu_count);
 	if (config->serial)
 		console_guest_add(vm);
-	plat_log("guest %s: %llu MiB, %u vCPU%s on core %u%s", vm->name,
-	         (unsigned long long)(config->memory_bytes / MIB), vm->vcpu_count,
+	plat_log("guest %s: %llu MiB in %u piece%s, %llu nested page tables, %u vCPU%s on core %u%s",
+	         vm->name, (unsigned long long)(config->memory_bytes / MIB), vm->mem.count,
+	         vm->mem.count > 1 ? "s" : "", (unsigned long long)vm->hvm.nested_pages, vm->vcpu_count,
 	         vm->vcpu_count > 1 ? "s" : "", cores[0], vm->vcpu_count > 1 ? " and on" : "");
 	return vm;
 }

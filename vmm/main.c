@@ -167,10 +167,25 @@ static void console_housekeep(void)
 	console_input_poll();
 }
 
-static void io_core_main(void *arg)
+static void io_core_prepare(void)
 {
+	static const enum core_idle idle[] = {
+		[MANIFEST_IDLE_AUTO] = CORE_IDLE_AUTO,
+		[MANIFEST_IDLE_MWAIT] = CORE_IDLE_MWAIT,
+		[MANIFEST_IDLE_HLT] = CORE_IDLE_HLT,
+		[MANIFEST_IDLE_POLL] = CORE_IDLE_POLL,
+	};
+
+	if (core_idle_set(manifest.io_core, idle[manifest.idle]))
+		refuse_at(manifest.idle_pos, "idle = \"mwait\", but this processor has no MONITOR and "
+		                             "MWAIT: use \"auto\" or \"hlt\"");
 	loop.housekeep = console_housekeep;
 	loop.housekeep_timed = core_console_irq_enable(manifest.io_core) != 0;
+	plat_log("I/O core %u waits by %s", manifest.io_core, core_idle_name(manifest.io_core));
+}
+
+static void io_core_main(void *arg)
+{
 	ioloop_run(arg);
 }
 
@@ -204,8 +219,10 @@ static struct vcpu *cores_start(void)
 
 static void run(void)
 {
-	struct vcpu *own = cores_start();
+	struct vcpu *own;
 
+	io_core_prepare();
+	own = cores_start();
 	if (manifest.io_core == boot->boot_cpu)
 		io_core_main(&loop);
 	else if (own)

@@ -24,6 +24,18 @@ void core_irq_window(void);
  * Remembers the last deadline and writes the hardware only when it changes. */
 void core_timer_arm(uint64_t deadline_tsc);
 
+/*
+ * How plat_wait waits. With MWAIT and POLL the store to the word it looks at ends it, so plat_wake
+ * sends nothing: only for a core that runs no guest. AUTO is MWAIT where it is real, else HLT.
+ */
+enum core_idle { CORE_IDLE_AUTO, CORE_IDLE_MWAIT, CORE_IDLE_HLT, CORE_IDLE_POLL };
+
+/* Boot core, before that core waits. -EOPNOTSUPP: no MONITOR and MWAIT here. */
+int core_idle_set(unsigned core, enum core_idle idle);
+
+/* The word for how that core waits. */
+const char *core_idle_name(unsigned core);
+
 /* Starts entry(arg) on that core; returns when it runs. -ETIMEDOUT: it never answered (logged with
  * its APIC id). Boot core. */
 int core_start(unsigned core, void (*entry)(void *arg), void *arg);

@@ -1,5 +1,6 @@
 #include "arch/x86/percore.h"
 #include "arch/x86/arch.h"
+#include "arch/x86/core.h"
 #include "arch/x86/cpu.h"
 #include "arch/x86/paging.h"
 #include "arch/x86/trap.h"
@@ -45,6 +46,7 @@ struct percore *percore_init(void *mem, unsigned core, uint32_t apic_id)
 	pc->apic_id = apic_id;
 	pc->timer_tsc = UINT64_MAX;
 	pc->icr_dest = UINT32_MAX;
+	pc->idle = CORE_IDLE_HLT;
 	pc->gdt[SEL_CODE / 8] = GDT_CODE64;
 	pc->gdt[SEL_DATA / 8] = GDT_DATA;
 	for (unsigned i = 0; i <= TRAP_IST_COUNT; i++) {

@@ -36,6 +36,8 @@ struct percore {
 	uint32_t apic_id;
 	uint64_t timer_tsc; /* deadline the timer hardware has; UINT64_MAX: off. Own core */
 	uint32_t icr_dest;  /* xAPIC: what ICR's upper half holds. Own core */
+	uint8_t idle;       /* enum core_idle but AUTO. The boot core's until the core waits */
+	uint32_t irq_count; /* interrupts of ours taken. Own core */
 	atomic_bool online; /* set once by the core itself */
 	uint64_t start_tsc; /* its cycle counter just before that */
 

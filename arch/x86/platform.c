@@ -1,6 +1,5 @@
-/* platform.h on hardware, but for memory, log and strings, which have files of their own. */
+/* platform.h on hardware, but for memory, log, strings and waiting, which have files of their own. */
 #include "arch/platform.h"
-#include "arch/x86/apic.h"
 #include "arch/x86/arch.h"
 #include "arch/x86/core.h"
 #include "arch/x86/cpu.h"
@@ -92,26 +91,6 @@ unsigned plat_core(void)
 void plat_relax(void)
 {
 	cpu_relax();
-}
-
-void plat_wait(const atomic_uint *wake, uint64_t deadline_tsc)
-{
-	uint64_t flags = cpu_flags();
-
-	cpu_irq_off();
-	if (!atomic_load(wake) && cpu_tsc() < deadline_tsc) {
-		core_timer_arm(deadline_tsc);
-		/* STI holds interrupts off for one more instruction: HLT cannot miss one. */
-		__asm__ volatile("sti; hlt; cli" : : : "memory");
-	}
-	if (flags & BIT(9))
-		cpu_irq_on();
-}
-
-void plat_wake(unsigned core)
-{
-	if (core < core_count())
-		apic_send(arch_boot_info()->cpu_apic_id[core], CORE_VECTOR_WAKE);
 }
 
 int plat_msi(unsigned core, uint64_t *address, uint32_t *data)

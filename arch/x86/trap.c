@@ -146,5 +146,6 @@ void trap_handle(struct trap_frame *f)
 	default: /* wake-ups and devices: having arrived is all they have to say */
 		break;
 	}
+	percore_self()->irq_count++;
 	apic_eoi();
 }
