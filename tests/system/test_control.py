@@ -12,6 +12,12 @@ def phase_lines(result):
     return {p['name']: p for p in found}
 
 
+def queues_sum(queues):
+    """A disk's queues as one, with the timed kicks and interrupts as counts."""
+    flat = [q | {k: q[k]['count'] for k in ('kick', 'interrupt')} for q in queues]
+    return {k: sum(q[k] for q in flat) for k in flat[0]}
+
+
 def check_sums(phases, stats):
     """Phases add up to the whole, and the time of each vCPU to its wall time."""
     for key in ('exit_count', 'requests', 'kicks', 'interrupts', 'read_bytes', 'written_bytes'):
@@ -30,7 +36,7 @@ def check_sums(phases, stats):
             want(e['min_ns'] <= e['mean_ns'] <= e['max_ns'], f'mean of {reason} in phase {p["name"]}')
 
 
-def control_granted(machine, source, **kw):
+def control_granted(machine, source, vcpus, **kw):
     def test(t):
         bochs = machine == 'bochs'
         disk = None
@@ -39,7 +45,7 @@ def control_granted(machine, source, **kw):
         else:
             disk = t.disk()
         size = '256K' if bochs else '4M'
-        r = t.boot(guest(more='control = true', disks=(f'source = "{source}"\nnum_queues = 1',),
+        r = t.boot(guest(more=f'control = true\nvcpus = {vcpus}', disks=(f'source = "{source}"\nnum_queues = {vcpus}',),
                          cmdline=f'{LINUX_QUIET if bochs else LINUX}quell.job=control quell.size={size}', **kw),
                    machine=machine, disk=disk, timeout=900 if bochs else 300)
         r.expect_code(0)
@@ -48,14 +54,15 @@ def control_granted(machine, source, **kw):
                  'vmcall, control' if bochs else 'vmmcall, control')
         phases = phase_lines(r)
         want(list(phases) == ['start', 'always', 'zero', 'switching', 'end'], f'phases {list(phases)}')
-        queue = {name: p['disks'][0]['queues'][0] for name, p in phases.items()}
+        queue = {name: queues_sum(p['disks'][0]['queues']) for name, p in phases.items()}
+        want(all(len(p['vcpus']) == vcpus for p in phases.values()), f'not every phase has {vcpus} vCPUs')
         want(queue['always']['requests'] >= 64 and queue['always']['kicks'] == 0,
              f'always: {queue["always"]["requests"]} requests, {queue["always"]["kicks"]} kicks')
-        want(queue['zero']['kicks'] > 0 and queue['zero']['kick']['count'] == queue['zero']['kicks'],
-             f'zero: {queue["zero"]["kicks"]} kicks, {queue["zero"]["kick"]["count"]} of them timed')
+        want(queue['zero']['kicks'] > 0 and queue['zero']['kick'] == queue['zero']['kicks'],
+             f'zero: {queue["zero"]["kicks"]} kicks, {queue["zero"]["kick"]} of them timed')
         want(queue['zero']['arms'] >= queue['zero']['kicks'], 'zero: kicked without being armed')
         for name, q in queue.items():
-            want(q['interrupt']['count'] == q['interrupts'], f'{name}: {q["interrupt"]["count"]} interrupts timed')
+            want(q['interrupt'] == q['interrupts'], f'{name}: {q["interrupt"]} interrupts timed')
         check_sums(phases, r.guest_stats('debian'))
         switches = int(re.search(r'switched policies (\d+) times', r.log)[1])
         want(switches > 0, 'the load was over before a policy was switched')
@@ -80,11 +87,11 @@ def control_denied(t):
     changed(disk, None)
 
 
-control_bochs = control_granted('bochs', 'ram:ram.img', memory='384M', kernel='vmlinuz-cloud', initrd='initrd-cloud.img')
-control_bochs.seconds = 500
+control_bochs = control_granted('bochs', 'ram:ram.img', 1, memory='384M', kernel='vmlinuz-cloud', initrd='initrd-cloud.img')
+control_bochs.seconds = 300
 
 TESTS = [
-    ('control_tcg', control_granted('tcg', 'nvme0n1p2')),
+    ('control_tcg', control_granted('tcg', 'nvme0n1p2', 2)),
     ('control_denied_tcg', control_denied),
     ('control_bochs', control_bochs),
 ]
