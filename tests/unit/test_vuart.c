@@ -114,6 +114,7 @@ static void linux_autoconfig(void)
 static void transmit(void)
 {
 	setup();
+	console_guest_add(&fx_vm);
 	wr(MCR, 0x0b);
 	wr(FCR, 0x01);
 	wr(DATA, 'h');
