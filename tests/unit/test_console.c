@@ -1,6 +1,6 @@
 #include "tests/unit/test.h"
 #include "tests/unit/vm_fixture.h"
-#include "vmm/console.h"
+#include "vmm/console.c"
 
 #include <string.h>
 
@@ -115,6 +115,34 @@ static void unfinished_lines(void)
 	CHECK(wrote("alpha| x\r\n"));
 }
 
+static unsigned spins;
+static struct spinlock *held_lock;
+
+static void on_relax(void)
+{
+	spins++;
+	spin_unlock(held_lock);
+}
+
+/* A guest that halts without a word of its own does not wait for one that floods the console. */
+static void a_halt_does_not_wait_for_neighbours(void)
+{
+	held_lock = &console_lock;
+	fake_relax = on_relax;
+	spin_lock(&console_lock);
+	console_flush(&guest[1]);
+	CHECK_EQ(spins, 0);
+	spin_unlock(&console_lock);
+	put(1, "x");
+	spin_lock(&console_lock);
+	console_flush(&guest[1]);
+	CHECK_EQ(spins, 1);
+	CHECK(wrote("beta| x"));
+	put(1, "\n");
+	CHECK(wrote("\n"));
+	fake_relax = NULL;
+}
+
 static void long_lines(void)
 {
 	size_t len;
@@ -196,5 +224,6 @@ static void full_receiver_keeps_the_rest(void)
 	CHECK_EQ(atomic_load(&guest[0].device_lock.held), 0);
 }
 
-TESTS(T(one_guest_is_raw), T(several_share_by_lines), T(unfinished_lines), T(long_lines),
+TESTS(T(one_guest_is_raw), T(several_share_by_lines), T(unfinished_lines),
+      T(a_halt_does_not_wait_for_neighbours), T(long_lines),
       T(a_stranger_is_silent), T(input_follows_focus), T(full_receiver_keeps_the_rest))
