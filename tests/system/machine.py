@@ -150,7 +150,7 @@ LINUX_QUIET = LINUX + 'nopti quiet '
 
 
 def guest(name='debian', kernel='vmlinuz', initrd='initrd.img', cmdline=LINUX + 'quell.job=fio quell.size=32M',
-          memory='1G', more='', disks=('source = "nvme0n1p2"',)):
+          memory='448M', more='', disks=('source = "nvme0n1p2"',)):
     """One [[guest]] as text; more and disks are lines of TOML."""
     lines = ['[[guest]]', f'name = "{name}"', f'kernel = "{kernel}"', f'memory = "{memory}"']
     if initrd:

@@ -87,8 +87,8 @@ def debian_fio_bochs(t):
 def two_guests(t):
     disk = t.disk()
     fio = LINUX + 'quell.job=fio quell.size=8M'
-    r = t.boot(guest('left', memory='768M', cmdline=fio, disks=('source = "nvme0n1p1"',), more='cpus = [1]') +
-               guest('right', memory='768M', cmdline=fio, disks=('source = "nvme0n1p2"',), more='cpus = "2"') +
+    r = t.boot(guest('left', memory='384M', cmdline=fio, disks=('source = "nvme0n1p1"',), more='cpus = [1]') +
+               guest('right', memory='384M', cmdline=fio, disks=('source = "nvme0n1p2"',), more='cpus = "2"') +
                small('crash', 'triplefault'), disk=disk, timeout=300)
     want(r.ended('crash') == 'triple-fault', f'crash ended: {r.ended("crash")}')
     for name in ('left', 'right'):

@@ -56,7 +56,7 @@ class Terminal:
 
 def shell(t):
     disk = t.disk()
-    command = t.command(guest(cmdline=LINUX_QUIET + 'quell.job=shell', memory='512M'), disk=disk, timeout=240)
+    command = t.command(guest(cmdline=LINUX_QUIET + 'quell.job=shell'), disk=disk, timeout=240)
     terminal = Terminal(command)
     try:
         terminal.wait_for(b'QUELL-GUEST shell', 120)
