@@ -115,6 +115,7 @@ void bench_mem_release(unsigned mark);
 void bench_stages(void);
 void bench_passes(void);
 void bench_idle(void);
+void bench_steady(void);
 void bench_ready(void);
 void bench_threads(void);
 

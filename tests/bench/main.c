@@ -7,8 +7,8 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } benches[] = {
-        {"stages", bench_stages}, {"passes", bench_passes},   {"idle", bench_idle},
-        {"ready", bench_ready},   {"threads", bench_threads},
+        {"stages", bench_stages}, {"passes", bench_passes}, {"idle", bench_idle},
+        {"steady", bench_steady}, {"ready", bench_ready},   {"threads", bench_threads},
 };
 
 /* All, or those named. */

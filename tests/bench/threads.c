@@ -25,7 +25,7 @@ struct session {
 	struct rig_cfg cfg;
 	struct rig *rig;
 	uint64_t requests, kicks;
-	struct samples line, one, deep;
+	struct samples line, one, deep, trips;
 };
 
 static struct line ping, pong;
@@ -92,6 +92,7 @@ static void sample(struct session *s)
 		samples_add(&one, tsc_ns(bench_tsc() - t) - tsc_cost_ns());
 	}
 	samples_add(&s->one, samples_median(&one));
+	samples_add(&s->trips, samples_median(&one) / s->line.value[s->line.count - 1]);
 	t = bench_tsc();
 	for (unsigned i = 0; i < DEEP_BATCHES; i++)
 		requests(s, DEEP);
@@ -109,11 +110,15 @@ static void session_report(struct session *s)
 	report_samples(name, &s->line, "ns");
 	snprintf(name, sizeof(name), "two threads, %s, depth 1", s->name);
 	report_samples(name, &s->one, "ns/request");
+	snprintf(name, sizeof(name), "two threads, %s, depth 1", s->name);
+	report_samples(name, &s->trips, "line trips");
 	snprintf(name, sizeof(name), "two threads, %s, depth %u", s->name, DEEP);
 	report_samples(name, &s->deep, "ns/request");
 	snprintf(name, sizeof(name), "two threads, %s, kicks", s->name);
 	report(name, (double)s->kicks * 1e6 / (double)s->requests, "per million", -1,
 	       (unsigned)s->requests);
+	snprintf(name, sizeof(name), "two threads, %s, kicks", s->name);
+	report(name, (double)s->kicks / SAMPLES, "per start", -1, SAMPLES);
 }
 
 void bench_threads(void)
