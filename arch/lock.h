@@ -19,6 +19,13 @@ static inline void spin_lock(struct spinlock *lock)
 			plat_relax();
 }
 
+/* Takes the lock if nobody has it. */
+static inline bool spin_trylock(struct spinlock *lock)
+{
+	return !atomic_load_explicit(&lock->held, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&lock->held, 1, memory_order_acquire);
+}
+
 /* Gives the lock back; only its holder may. */
 static inline void spin_unlock(struct spinlock *lock)
 {

@@ -23,4 +23,7 @@ void console_flush(struct vm *vm);
 /* Reads host input and hands it to the guest in focus. I/O core. Returns bytes taken. */
 unsigned console_input_poll(void);
 
+/* Bytes are left that the guest in focus could not take: poll again soon. I/O core. */
+bool console_input_waits(void);
+
 #endif

@@ -162,9 +162,13 @@ static void vcpu_core_main(void *arg)
 	finished();
 }
 
+static bool console_interrupts;
+
+/* Input that a guest had no room for must not wait for the next key. */
 static void console_housekeep(void)
 {
 	console_input_poll();
+	loop.housekeep_timed = !console_interrupts || console_input_waits();
 }
 
 static void io_core_prepare(void)
@@ -180,7 +184,8 @@ static void io_core_prepare(void)
 		refuse_at(manifest.idle_pos, "idle = \"mwait\", but this processor has no MONITOR and "
 		                             "MWAIT: use \"auto\" or \"hlt\"");
 	loop.housekeep = console_housekeep;
-	loop.housekeep_timed = core_console_irq_enable(manifest.io_core) != 0;
+	console_interrupts = core_console_irq_enable(manifest.io_core) == 0;
+	loop.housekeep_timed = !console_interrupts;
 	plat_log("I/O core %u waits by %s", manifest.io_core, core_idle_name(manifest.io_core));
 }
 

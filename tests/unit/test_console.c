@@ -204,11 +204,13 @@ static void full_receiver_keeps_the_rest(void)
 	while (console_input_poll())
 		;
 	CHECK_EQ(guest[1].uart.rx_count, VUART_FIFO_LEN);
+	CHECK(console_input_waits());
 	got[0] = 0;
 	for (unsigned i = 0; i < 5; i++) {
 		strcat(got, received(1));
 		console_input_poll();
 	}
+	CHECK(!console_input_waits());
 	CHECK(!strcmp(got, paste));
 	/* A guest that reads nothing does not keep us from the others. */
 	fake_console_input = paste;
@@ -219,8 +221,18 @@ static void full_receiver_keeps_the_rest(void)
 		;
 	fake_console_input = "\x1d"
 	                     "1ok";
+	/* Nor does the I/O core wait for a guest that is at its devices. */
+	held_lock = &guest[0].device_lock;
+	fake_relax = on_relax;
+	spins = 0;
+	spin_lock(held_lock);
+	console_input_poll();
+	CHECK_EQ(spins, 0);
+	CHECK(console_input_waits());
+	spin_unlock(held_lock);
 	console_input_poll();
 	CHECK(!strcmp(received(0), "ok"));
+	CHECK(!console_input_waits());
 	CHECK_EQ(atomic_load(&guest[0].device_lock.held), 0);
 }
 
