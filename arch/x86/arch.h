@@ -25,6 +25,8 @@ void log_init(void);
 void log_framebuffer_init(const struct boot_framebuffer *fb);
 /* Waits until COM1 has sent what it was given. */
 void log_drain(void);
+/* Somebody is writing, this core perhaps: then who must not wait has to be silent. */
+bool log_is_busy(void);
 /* From now on a lock nobody can give back does not stop output. */
 void log_panic_mode(void);
 void log_line(const char *prefix, const char *fmt, va_list args);

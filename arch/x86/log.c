@@ -33,6 +33,11 @@ void log_drain(void)
 	uart_drain(&com1);
 }
 
+bool log_is_busy(void)
+{
+	return atomic_load(&console_lock.held);
+}
+
 void log_panic_mode(void)
 {
 	atomic_store(&panicking, true);

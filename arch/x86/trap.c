@@ -115,7 +115,9 @@ static void exception(struct trap_frame *f)
 	if (f->vector == TRAP_NMI) {
 		if (core_stopping())
 			cpu_halt_forever();
-		plat_log("core %u: NMI ignored", plat_core());
+		/* It may have come while this very core was writing to the log. */
+		if (!log_is_busy())
+			plat_log("core %u: NMI ignored", plat_core());
 		return;
 	}
 	if (fixup(f))
