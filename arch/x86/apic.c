@@ -252,7 +252,7 @@ void apic_timer_expired(void)
 		pc->timer_tsc = UINT64_MAX;
 		return;
 	}
-	/* An older deadline's interrupt, or a counter too short for the whole wait: go on. */
-	if (!apic.deadline)
-		timer_write(pc->timer_tsc);
+	/* An older deadline's interrupt, a counter too short for the whole wait, or a hypervisor
+	 * below that rounds: go on. */
+	timer_write(pc->timer_tsc);
 }
