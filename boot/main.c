@@ -19,7 +19,9 @@ EFI_STATUS efi_main(EFI_HANDLE image, EFI_SYSTEM_TABLE *st)
 	boot.bs->SetWatchdogTimer(0, 0, 0, NULL);
 	if (!files_open(&boot) || !files_load(&boot) || !machine_survey(&boot))
 		return say_and_stop(&boot);
-	if (!memmap_leave(&boot))
+	if (!memmap_leave(&boot)) {
+		log_init(); /* the firmware's console may be gone */
 		plat_panic("firmware refuses to end boot services: update it");
+	}
 	arch_start(&info);
 }
