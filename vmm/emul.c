@@ -12,15 +12,13 @@
 #define APIC_BASE_X2APIC BIT(10)
 #define APIC_BASE_ADDR   0x000ffffffffff000ull
 
-/* Guests can make these lines at will; the log is not theirs to fill. */
+/* A guest can make these lines at will; the log is not its own to fill, nor the others' share. */
 #define LOG_MAX 16u
 
-static bool log_allowed(void)
+static bool log_allowed(struct vm *vm)
 {
-	static atomic_uint lines;
-
-	return atomic_load_explicit(&lines, memory_order_relaxed) < LOG_MAX &&
-	       atomic_fetch_add_explicit(&lines, 1, memory_order_relaxed) < LOG_MAX;
+	return atomic_load_explicit(&vm->emul_logs, memory_order_relaxed) < LOG_MAX &&
+	       atomic_fetch_add_explicit(&vm->emul_logs, 1, memory_order_relaxed) < LOG_MAX;
 }
 
 /* --- exceptions --------------------------------------------------------------------------- */
@@ -56,7 +54,7 @@ void emul_refuse(struct emul *e, const char *why)
 	uint8_t b[INSN_LEN_MAX] = {0};
 
 	gwalk_fetch(&v->vm->mem, &e->state, v->hv.rip, b);
-	if (log_allowed())
+	if (log_allowed(v->vm))
 		plat_log("guest %s: vcpu %u: %s at rip 0x%llx (%02x %02x %02x %02x %02x %02x %02x "
 		         "%02x), address 0x%llx: #UD",
 		         v->vm->name, v->index, why, (unsigned long long)v->hv.rip, b[0], b[1],
@@ -124,7 +122,7 @@ static uint64_t ioapic_read(struct vioapic *apic, uint32_t offset, unsigned widt
 /* Nobody there: all ones, said once in a while, since it may be a guest's or our own mistake. */
 static void log_nobody(struct vcpu *v, gpa_t gpa, bool write)
 {
-	if (log_allowed())
+	if (log_allowed(v->vm))
 		plat_log("guest %s: vcpu %u: %s of 0x%llx, where there is no device (rip 0x%llx)",
 		         v->vm->name, v->index, write ? "write" : "read", (unsigned long long)gpa,
 		         (unsigned long long)v->hv.rip);

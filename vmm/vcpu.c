@@ -113,13 +113,35 @@ static struct ioq *kick_queue_find(struct vm *vm, gpa_t gpa, uint32_t *number)
 	return NULL;
 }
 
+/*
+ * No instruction can be carried out for an exception or interrupt whose table or stack is no memory:
+ * its delivery would come back here for ever.
+ */
+static void exit_mem(struct vcpu *v)
+{
+	const struct hvm_exit *exit = &v->hv.exit;
+
+	if (likely(!exit->u.mem.delivering)) {
+		mmio_emulate(v, exit->u.mem.gpa, exit->u.mem.write);
+		return;
+	}
+	plat_log("guest %s: vcpu %u: an exception or interrupt cannot be delivered at rip 0x%llx: its "
+	         "table or stack at 0x%llx is no memory",
+	         v->vm->name, v->index, (unsigned long long)v->hv.rip,
+	         (unsigned long long)exit->u.mem.gpa);
+	hvm->dump(&v->hv);
+	vm_end(v->vm, VM_ERROR);
+}
+
 /* The hot exit: the address names the queue, the stored value is not needed. Returns where the time
  * goes. */
 static struct tally *exit_kick(struct vcpu *v)
 {
 	const struct hvm_exit *exit = &v->hv.exit;
 	uint32_t number = 0;
-	struct ioq *q = exit->u.mem.write ? kick_queue_find(v->vm, exit->u.mem.gpa, &number) : NULL;
+	struct ioq *q = exit->u.mem.write && !exit->u.mem.delivering
+	                        ? kick_queue_find(v->vm, exit->u.mem.gpa, &number)
+	                        : NULL;
 	uint8_t bytes[INSN_LEN_MAX];
 	enum insn_mode mode;
 	unsigned len;
@@ -133,7 +155,7 @@ static struct tally *exit_kick(struct vcpu *v)
 			return &v->stats->kick[number];
 		}
 	}
-	mmio_emulate(v, exit->u.mem.gpa, exit->u.mem.write);
+	exit_mem(v);
 	return &v->stats->reason[HVM_EXIT_KICK];
 }
 
@@ -280,7 +302,7 @@ static struct tally *exit_dispatch(struct vcpu *v)
 		pio_emulate(v);
 		break;
 	case HVM_EXIT_MEM:
-		mmio_emulate(v, v->hv.exit.u.mem.gpa, v->hv.exit.u.mem.write);
+		exit_mem(v);
 		break;
 	case HVM_EXIT_CPUID:
 		exit_cpuid(v);

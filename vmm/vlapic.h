@@ -13,8 +13,9 @@
 #define VLAPIC_BASE_GPA 0xfee00000ull
 #define VLAPIC_TIMER_HZ 1000000000ull /* input of the count-down timer; as CPUID says */
 
-/* A periodic timer is not served more often, so that a guest cannot drown its own core. */
-#define VLAPIC_PERIOD_MIN_NS 10000u
+/* A periodic timer is not served more often, so that a guest cannot drown its own core: an interrupt
+ * costs four exits, which take tens of microseconds where the machine below is emulated. */
+#define VLAPIC_PERIOD_MIN_NS 200000u
 
 struct vcpu;
 

@@ -106,6 +106,7 @@ struct vm {
 	atomic_uint end;             /* enum vm_end; the first to leave VM_ALIVE wins */
 	atomic_uint vcpus_running;
 	atomic_uint unknown_msrs;    /* accesses to MSRs nobody knows, counted by msr.c */
+	atomic_uint emul_logs;       /* lines that emul.c wrote */
 };
 
 /* The back end, chosen once by main before any guest exists. */

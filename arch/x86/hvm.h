@@ -56,6 +56,7 @@ struct hvm_exit {
 		struct {
 			gpa_t gpa;
 			bool write, exec;
+			bool delivering; /* while an event was on its way into the guest */
 		} mem;
 		struct {
 			uint16_t port;

@@ -60,6 +60,11 @@ static void on_inject(struct hvm_vcpu *hv, uint8_t vector, int64_t error_code)
 		hv->nmi_pending = true;
 }
 
+static void on_dump(struct hvm_vcpu *hv)
+{
+	(void)hv;
+}
+
 static void on_events_reset(struct hvm_vcpu *hv)
 {
 	hv->exception_pending = 0;
@@ -83,6 +88,7 @@ static void run(void)
 	ops.run = on_run;
 	ops.inject = on_inject;
 	ops.events_reset = on_events_reset;
+	ops.dump = on_dump;
 	hvm = &ops;
 	entries = sleeps = xsetbvs = 0;
 	injected = -1;
@@ -151,4 +157,35 @@ static void xsetbv_is_the_kernels(void)
 	CHECK_EQ(V->hv.rip, 0);
 }
 
-TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels))
+static void do_delivery(struct hvm_vcpu *hv)
+{
+	hv->exit.reason = HVM_EXIT_MEM;
+	hv->exit.u.mem.gpa = VPCI_MMIO_BASE_GPA;
+	hv->exit.u.mem.delivering = true;
+}
+
+static void do_delivery_kick(struct hvm_vcpu *hv)
+{
+	do_delivery(hv);
+	hv->exit.reason = HVM_EXIT_KICK;
+	hv->exit.u.mem.write = true;
+}
+
+/* A guest with its descriptor table in a device ends; it does not fault there for ever. */
+static void undeliverable_event_ends_the_guest(void)
+{
+	setup();
+	script[0] = do_delivery;
+	run();
+	CHECK_EQ(entries, 1);
+	CHECK_EQ(injected, -1);
+	CHECK_EQ(atomic_load(&fx_vm.end), VM_ERROR);
+	setup();
+	script[0] = do_delivery_kick;
+	run();
+	CHECK_EQ(entries, 1);
+	CHECK_EQ(atomic_load(&fx_vm.end), VM_ERROR);
+}
+
+TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels),
+      T(undeliverable_event_ends_the_guest))

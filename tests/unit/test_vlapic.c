@@ -602,20 +602,20 @@ static void timer_periodic_catches_up(void)
 	wr(TDCR, 0xb);
 	wr(LVT_TIMER, 0x20040);
 	start = fake_tsc;
-	wr(TMICT, 20000);
-	fake_tsc += 20000 * 1000 + 5;
+	wr(TMICT, 400000);
+	fake_tsc += 400000 * 1000 + 5;
 	vlapic_timer_run(APIC, fake_tsc);
 	CHECK_EQ(vlapic_pending(APIC), 0x40);
-	CHECK_EQ(vlapic_deadline(APIC), start + 20000 * 1001);
-	CHECK_EQ(rd(TMCCT), 19995);
+	CHECK_EQ(vlapic_deadline(APIC), start + 400000 * 1001);
+	CHECK_EQ(rd(TMCCT), 399995);
 	/* Exactly on the edge. */
-	fake_tsc = start + 20000 * 1003;
+	fake_tsc = start + 400000 * 1003;
 	vlapic_timer_run(APIC, fake_tsc);
-	CHECK_EQ(vlapic_deadline(APIC), start + 20000 * 1004);
+	CHECK_EQ(vlapic_deadline(APIC), start + 400000 * 1004);
 	/* A guest cannot drown its core. */
 	wr(TMICT, 1);
 	for (unsigned i = 0, fired = 0; i < 100; i++) {
-		fake_tsc += 1000;
+		fake_tsc += VLAPIC_PERIOD_MIN_NS / 10;
 		wr(EOI, 0);
 		vlapic_timer_run(APIC, fake_tsc);
 		if (vlapic_pending(APIC) == 0x40) {
@@ -626,9 +626,9 @@ static void timer_periodic_catches_up(void)
 			CHECK(fired >= 10 && fired <= 12);
 	}
 	/* To one-shot in mid-count: once more, then silence. */
-	wr(TMICT, 20000);
+	wr(TMICT, 400000);
 	wr(LVT_TIMER, 0x40);
-	fake_tsc += 20000;
+	fake_tsc += 400000;
 	vlapic_timer_run(APIC, fake_tsc);
 	CHECK_EQ(vlapic_deadline(APIC), UINT64_MAX);
 }

@@ -121,6 +121,7 @@ static void memory(struct hvm_vcpu *vcpu, uint32_t reason)
 	exit->u.mem.gpa = vmcs_read(VMCS_GUEST_PHYSICAL);
 	exit->u.mem.write = true;
 	exit->u.mem.exec = false;
+	exit->u.mem.delivering = vcpu->exception_pending;
 	exit->reason = HVM_EXIT_KICK;
 	if (reason == REASON_EPT_VIOLATION) {
 		uint64_t q = vmcs_read(VMCS_QUALIFICATION);
