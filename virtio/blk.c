@@ -221,14 +221,33 @@ static void unflushed_submit(struct vblk_queue *q)
 	}
 }
 
+/*
+ * Used elements are published in any case; only the question whether the driver wants an interrupt
+ * may be put off. It is asked once for all that was published since it was last asked, so a driver
+ * that has seen them all by then gets none.
+ */
+static bool interrupt_waits(struct vblk_queue *q, uint16_t completed)
+{
+	bool hot = q->ioq.state == IOQ_HOT;
+
+	if (!coalesce_hold(&q->coalesce, completed, q->in_flight, hot, q->ioq.loop->now_tsc))
+		return false;
+	ioq_defer(&q->ioq, q->coalesce.hold_until_tsc);
+	return true;
+}
+
 static bool vblk_publish(struct ioq *ioq)
 {
 	struct vblk_queue *q = queue_of(ioq);
+	uint16_t completed = (uint16_t)(q->vq.used_idx - q->vq.used_published);
 	uint64_t before_tsc;
 
 	if (unlikely(q->unflushed))
 		unflushed_submit(q);
-	ring_publish(&q->vq);
+	if (likely(completed))
+		ring_publish(&q->vq);
+	if (q->coalesce.hold_max_tsc && interrupt_waits(q, completed))
+		return false;
 	if (!ring_should_signal(&q->vq))
 		return false;
 	before_tsc = plat_tsc();
@@ -250,6 +269,7 @@ static int vblk_attach(struct ioq *ioq)
 	const struct vblk_queue_setup *setup = &q->setup;
 	uint64_t features = q->blk->features;
 
+	coalesce_init(&q->coalesce, q->blk->hold_max_tsc);
 	q->write_through = !(features & VIRTIO_BLK_F_FLUSH) &&
 	                   (q->blk->features_offered & VIRTIO_BLK_F_FLUSH);
 	if (ring_attach(&q->vq, q->blk->mem, setup->size, setup->desc_gpa, setup->avail_gpa,
@@ -406,6 +426,7 @@ int vblk_create(struct vblk *blk, const struct manifest_disk *cfg, struct bio_ex
 	blk->block_sectors = extent.dev->block_bytes >> BIO_SECTOR_SHIFT;
 	blk->queue_count = cfg->num_queues;
 	blk->queue_size_max = size;
+	blk->hold_max_tsc = cfg->coalesce ? plat_tsc_hz() / (1000000u / COALESCE_HOLD_US) : 0;
 	blk->read_only = cfg->readonly || extent.dev->read_only;
 	memcpy(blk->serial, serial, MIN(strlen(serial), sizeof(blk->serial)));
 	features_set(blk);

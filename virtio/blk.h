@@ -10,6 +10,7 @@
 #include "drivers/bio.h"
 #include "virtio/ring.h"
 #include "virtio/virtio_abi.h"
+#include "vmm/coalesce.h"
 #include "vmm/gmem.h"
 #include "vmm/ioloop.h"
 #include "vmm/manifest.h"
@@ -53,6 +54,7 @@ struct vblk_queue {
 	struct vblk_req *free;
 	struct vblk_req *unflushed; /* written, must be flushed before they are done */
 	uint32_t in_flight;       /* popped, not yet pushed */
+	struct coalesce coalesce; /* when an interrupt may wait for more completions */
 	struct tally interrupt;   /* those sent, and what sending took; vmm/phase.c clears it at a mark */
 	uint16_t index;
 	bool write_through;       /* the driver has not negotiated FLUSH (5.2.6.2) */
@@ -80,6 +82,7 @@ struct vblk {
 	uint64_t features;        /* negotiated: the transport's; read at attach */
 	uint64_t features_offered;
 	uint32_t block_sectors;   /* logical block in sectors, a power of two */
+	uint64_t hold_max_tsc;    /* how long an interrupt may wait for more; 0: it may not */
 	uint16_t queue_count, queue_size_max;
 	bool read_only;
 	char serial[VIRTIO_BLK_ID_BYTES];

@@ -362,6 +362,52 @@ void ioq_completed(struct ioq *q)
 	loop->completed_list = q;
 }
 
+void ioq_defer(struct ioq *q, uint64_t by_tsc)
+{
+	struct ioloop *loop = q->loop;
+
+	q->deferred = true;
+	q->defer_tsc = by_tsc;
+	if (q->defer_listed)
+		return;
+	q->defer_listed = true;
+	q->next_deferred = loop->deferred_list;
+	loop->deferred_list = q;
+}
+
+static void publish(struct ioq *q)
+{
+	q->deferred = false;
+	if (q->ops->publish(q))
+		q->counts.interrupts++;
+	else if (q->deferred)
+		q->counts.interrupts_deferred++;
+	else
+		q->counts.interrupts_suppressed++;
+}
+
+/* Sends what was held back and is due, and forgets what was answered or whose driver has reset. */
+static void deferred_publish(struct ioloop *loop)
+{
+	struct ioq **at = &loop->deferred_list;
+
+	while (*at) {
+		struct ioq *q = *at;
+
+		if (q->deferred && q->state == IOQ_HOT &&
+		    (int64_t)(loop->now_tsc - q->defer_tsc) < 0) {
+			at = &q->next_deferred;
+			continue;
+		}
+		*at = q->next_deferred;
+		q->defer_listed = false;
+		if (q->state == IOQ_DRAINING || q->state == IOQ_UNATTACHED)
+			q->deferred = false;
+		if (q->deferred)
+			publish(q);
+	}
+}
+
 static bool completed_publish(struct ioloop *loop)
 {
 	struct ioq *q = loop->completed_list;
@@ -378,10 +424,7 @@ static bool completed_publish(struct ioloop *loop)
 			/* Who is answered mostly asks again soon: without a kick, then. */
 			if (unlikely(q->state != IOQ_HOT) && q->demote_tsc != 0)
 				promote(loop, q);
-			if (q->ops->publish(q))
-				q->counts.interrupts++;
-			else
-				q->counts.interrupts_suppressed++;
+			publish(q);
 			q->last_progress_tsc = loop->now_tsc;
 		}
 		q = next;
@@ -484,6 +527,8 @@ bool ioloop_pass(struct ioloop *loop)
 	progress |= cold_sweep(loop);
 	progress |= devices_poll(loop);
 	progress |= completed_publish(loop);
+	if (unlikely(loop->deferred_list))
+		deferred_publish(loop);
 	if (unlikely(loop->draining_count))
 		drained_check(loop);
 	if (!progress)
@@ -550,6 +595,8 @@ static void sleep_try(struct ioloop *loop)
 		loop->counts.last_look_hits++;
 		return;
 	}
+	if (unlikely(loop->deferred_list))
+		deferred_publish(loop); /* none is hot now: all of it */
 	atomic_store(&loop->sleeping, 1);
 	/* Against core_rouse: we say "asleep" before we look; they set a bit before they ask. */
 	atomic_thread_fence(memory_order_seq_cst);
@@ -576,7 +623,8 @@ static void sleep_try(struct ioloop *loop)
 
 void ioloop_run(struct ioloop *loop)
 {
-	while (!atomic_load_explicit(&loop->stop, memory_order_relaxed) || loop->draining_count) {
+	while (!atomic_load_explicit(&loop->stop, memory_order_relaxed) || loop->draining_count ||
+	       loop->deferred_list) {
 		bool progress = ioloop_pass(loop);
 
 		if (loop->housekeep &&

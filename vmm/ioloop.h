@@ -32,7 +32,8 @@ struct ioq_ops {
 	void (*arm)(struct ioq *q);
 	void (*disarm)(struct ioq *q);
 	/* Publishes used elements and interrupts the guest if it wants that. Called once in a pass
-	 * for a queue that called ioq_completed. Returns true when it sent an interrupt. */
+	 * for a queue that called ioq_completed, and when an interrupt held back by ioq_defer is
+	 * due. Returns true when it sent an interrupt. */
 	bool (*publish)(struct ioq *q);
 	/* Attach on the I/O core (maps the ring). -EINVAL leaves the queue unattached. */
 	int (*attach)(struct ioq *q);
@@ -53,6 +54,7 @@ enum ioq_state { IOQ_UNATTACHED, IOQ_ARMED, IOQ_COLD, IOQ_HOT, IOQ_DRAINING };
 struct ioq_counts {
 	uint64_t requests, read_bytes, written_bytes, errors;
 	uint64_t interrupts, interrupts_suppressed;
+	uint64_t interrupts_deferred; /* batches whose interrupt waited for later ones */
 	uint64_t arms, disarms;
 };
 
@@ -61,6 +63,8 @@ struct ioq {
 	const struct ioq_ops *ops;
 	enum ioq_state state;
 	bool completed;          /* on the publish list of this pass */
+	bool deferred;           /* an interrupt is owed, by defer_tsc */
+	bool defer_listed;
 	uint32_t id;             /* index in the loop and of its ready bit */
 	uint32_t list_pos;       /* position in the hot or cold list */
 	uint64_t last_progress_tsc;
@@ -69,6 +73,8 @@ struct ioq {
 	struct ioq *next_completed;
 	uint64_t poll_ns;        /* 0: never poll; a number; AUTO; ALWAYS */
 	struct bio_dev *dev;
+	uint64_t defer_tsc;
+	struct ioq *next_deferred;
 	struct ioq_counts counts;
 
 	/* Written by vCPU cores. Own cache line. */
@@ -97,7 +103,7 @@ struct ioloop {
 	/* Hot. */
 	uint32_t hot_count, cold_count, dev_count, sweep_pos;
 	struct ioq **hot, **cold;
-	struct ioq *completed_list;
+	struct ioq *completed_list, *deferred_list;
 	uint64_t now_tsc;         /* when this pass began */
 	uint32_t draining_count;
 	/* Rare work for the same core, such as console input: called after each wake-up and every
@@ -151,6 +157,13 @@ void ioloop_letter_post(struct ioloop *loop, struct ioloop_letter *letter);
 
 /* From ioq_ops.serve or a bio's done: this queue has used elements to publish. I/O core. */
 void ioq_completed(struct ioq *q);
+
+/*
+ * From ioq_ops.publish of a HOT queue: the interrupt for what was published waits for more. publish
+ * is called again when more is done, and without that in the first pass at or after by_tsc, or at
+ * once when the queue is no longer hot. The loop does not sleep meanwhile. I/O core.
+ */
+void ioq_defer(struct ioq *q, uint64_t by_tsc);
 
 /* One pass; true when it made progress. I/O core. */
 bool ioloop_pass(struct ioloop *loop);

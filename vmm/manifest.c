@@ -307,6 +307,17 @@ static int set_poll_ns(struct parse *p)
 	return 0;
 }
 
+static int set_coalesce(struct parse *p)
+{
+	static const char *const words[] = {"auto", "off"};
+	unsigned word;
+
+	if (set_word(p, "coalesce", words, ARRAY_LEN(words), &word))
+		return -EINVAL;
+	p->disk->coalesce = word == 0;
+	return 0;
+}
+
 #define STRING  BIT(TOML_STRING)
 #define INTEGER BIT(TOML_INTEGER)
 #define BOOLEAN BIT(TOML_BOOLEAN)
@@ -334,6 +345,7 @@ static const struct key keys[] = {
         {"queue_size", SECTION_DISK, INTEGER, "a power of two such as 256", set_queue_size, NULL},
         {"poll_ns", SECTION_DISK, INTEGER | STRING, "nanoseconds, \"auto\" or \"always\"",
          set_poll_ns, NULL},
+        {"coalesce", SECTION_DISK, STRING, "\"auto\" or \"off\"", set_coalesce, NULL},
 };
 
 /* --- keys --- */
@@ -509,6 +521,7 @@ static int open_disk(struct parse *p)
 	p->disk->num_queues = 1;
 	p->disk->queue_size = 256;
 	p->disk->poll = MANIFEST_POLL_AUTO;
+	p->disk->coalesce = true;
 	p->disk_keys = 0;
 	p->section = SECTION_DISK;
 	return 0;

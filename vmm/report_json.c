@@ -115,10 +115,11 @@ static void json_queue(struct json *json, const struct phase_queue *q)
 	json_add(json,
 	         "\"requests\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu,\"errors\":%llu,"
 	         "\"kicks\":%llu,\"interrupts\":%llu,\"interrupts_suppressed\":%llu,\"arms\":%llu,"
-	         "\"disarms\":%llu",
+	         "\"disarms\":%llu,\"interrupts_deferred\":%llu",
 	         U(q->counts.requests), U(q->counts.read_bytes), U(q->counts.written_bytes),
 	         U(q->counts.errors), U(q->kicks), U(q->counts.interrupts),
-	         U(q->counts.interrupts_suppressed), U(q->counts.arms), U(q->counts.disarms));
+	         U(q->counts.interrupts_suppressed), U(q->counts.arms), U(q->counts.disarms),
+	         U(q->counts.interrupts_deferred));
 }
 
 /* disks[]: by queue; full: with the tallies of kicks and interrupts. */
@@ -171,6 +172,7 @@ static void json_phase_brief(struct json *json, struct vm *vm, unsigned phase)
 		all.counts.errors += c->errors;
 		all.counts.interrupts += c->interrupts;
 		all.counts.interrupts_suppressed += c->interrupts_suppressed;
+		all.counts.interrupts_deferred += c->interrupts_deferred;
 		all.counts.arms += c->arms;
 		all.counts.disarms += c->disarms;
 		all.kicks += sum->queue[q].kicks;

@@ -31,6 +31,7 @@ static void put_disk(const struct manifest_disk *d)
 {
 	printf("{");
 	put_key("source", d->source);
+	put_key("coalesce", d->coalesce ? "auto" : "off");
 	printf("\"readonly\": %s, \"num_queues\": %u, \"queue_size\": %u, \"poll_ns\": ",
 	       d->readonly ? "true" : "false", d->num_queues, d->queue_size);
 	if (d->poll == MANIFEST_POLL_NS)

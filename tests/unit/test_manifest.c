@@ -44,6 +44,7 @@ static void defaults(void)
 	CHECK_EQ(m.guest[0].disk[0].num_queues, 1);
 	CHECK_EQ(m.guest[0].disk[0].queue_size, 256);
 	CHECK_EQ(m.guest[0].disk[0].poll, MANIFEST_POLL_AUTO);
+	CHECK(m.guest[0].disk[0].coalesce);
 	CHECK(!m.guest[0].disk[0].readonly);
 }
 
@@ -57,7 +58,8 @@ static void every_key(void)
 	               "unknown_msr = \"ignore\"\n[[guest.disk]]\nsource = "
 	               "\"ram:disk.img\"\nreadonly = true\n"
 	               "num_queues = 2\nqueue_size = 64\npoll_ns = 50_000\n[[guest.disk]]\n"
-	               "source = \"null:1G\"\npoll_ns = \"always\"\n"),
+	               "source = \"null:1G\"\npoll_ns = \"always\"\n"
+	               "coalesce = \"off\"\n"),
 	         0);
 	CHECK_EQ(m.io_core, 3);
 	CHECK_EQ(m.io_core_pos.line, 2);
@@ -80,6 +82,7 @@ static void every_key(void)
 	CHECK_EQ(m.guest[0].disk[0].poll, MANIFEST_POLL_NS);
 	CHECK_EQ(m.guest[0].disk[0].poll_ns, 50000);
 	CHECK_EQ(m.guest[0].disk[1].poll, MANIFEST_POLL_ALWAYS);
+	CHECK(m.guest[0].disk[0].coalesce && !m.guest[0].disk[1].coalesce);
 	CHECK_EQ(m.guest[0].disk[1].source_pos.line, 23);
 }
 
@@ -199,6 +202,8 @@ static const struct bad bad[] = {
         {GUEST DISK "num_queues = 33\n", 7, 14, "from 1 to 32"},
         {GUEST DISK "poll_ns = -1\n", 7, 11, "from 0 to 1000000000"},
         {GUEST DISK "poll_ns = \"never\"\n", 7, 11, "use \"auto\" or \"always\""},
+        {GUEST DISK "coalesce = \"on\"\n", 7, 12, "use \"auto\" or \"off\""},
+        {GUEST DISK "coalesce = true\n", 7, 12, "it needs \"auto\" or \"off\""},
         /* Missing keys, and checks across tables. */
         {"[[guest]]\nname = \"a\"\n", 1, 1, "[[guest]] a lacks a key: add one such as kernel"},
         {"\n[[guest]]\nkernel = \"a\"\n", 2, 1, "[[guest]] lacks a key: add one such as name"},

@@ -37,6 +37,7 @@ readonly   = false
 num_queues = +2
 queue_size = 1_024
 poll_ns    = "auto"
+coalesce   = "off"
 
   [[ guest . disk ]]
 source = 'null:64M'
@@ -72,7 +73,7 @@ STATEMENTS = [
     'vcpus = 1', 'vcpus = -1', 'vcpus = true', 'cpus = "1"', 'cpus = "1-"', 'cpus = [1, 2]', 'cpus = [1, 1]',
     'control = true', 'control = True', 'control = truee', 'control = false# c', 'serial = "none"',
     'source = "nvme0n1"', 'source = "ram:disk.img"', 'source = "null:0"', 'readonly = true', 'queue_size = 256',
-    'num_queues = 1', 'poll_ns = "always"', 'kernal = "x"', '', ' ', '\t', '\r', '\ufeff', 'é = 1', '!', 'a = b = c',
+    'num_queues = 1', 'poll_ns = "always"', 'coalesce = "auto"', "coalesce = 'off'", 'coalesce = true', 'kernal = "x"', '', ' ', '\t', '\r', '\ufeff', 'é = 1', '!', 'a = b = c',
     'kernel = "k"\rname = "x"', '-_09aZ = 1', '1 = 1',
 ]
 CHARS = list('[]"\'#=,.\\ \t\n\r_-+0123456789abcxeZ{}:uU') + ['\x00', '\x1f', '\x7f', '\u0085', 'é', '\ufeff', '\U0001f600']
@@ -151,7 +152,7 @@ def expected(doc):
             'vcpus': g.get('vcpus', len(cpus) or 1), 'control': g.get('control', False), 'cpus': cpus,
             'disk': [{'source': d['source'], 'readonly': d.get('readonly', False),
                       'num_queues': d.get('num_queues', 1), 'queue_size': d.get('queue_size', 256),
-                      'poll_ns': d.get('poll_ns', 'auto')} for d in g['disk']]})
+                      'poll_ns': d.get('poll_ns', 'auto'), 'coalesce': d.get('coalesce', 'auto')} for d in g['disk']]})
     return {'io_core': host.get('io_core', 0), 'idle': host.get('idle', 'auto'),
             'disable': host.get('disable', []), 'guest': guests}
 
