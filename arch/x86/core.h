@@ -36,8 +36,8 @@ int core_idle_set(unsigned core, enum core_idle idle);
 /* The word for how that core waits. */
 const char *core_idle_name(unsigned core);
 
-/* Starts entry(arg) on that core; returns when it runs. -ETIMEDOUT: it never answered (logged with
- * its APIC id). Boot core. */
+/* Has entry(arg) run on that core, which is up when this returns. -ETIMEDOUT: it never answered
+ * (logged with its APIC id); -EBUSY: it has not begun what it was given before. Boot core. */
 int core_start(unsigned core, void (*entry)(void *arg), void *arg);
 
 /* How many cores boot_info names. */

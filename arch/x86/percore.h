@@ -60,7 +60,7 @@ static inline struct percore *percore_self(void)
 	return (struct percore *)ALIGN_DOWN(rsp, PERCORE_BYTES);
 }
 
-/* The block of any core, NULL before percore_init_all reached it. */
+/* The block of any core, NULL where smp_init had no memory for it. */
 struct percore *percore_of(unsigned core);
 
 /* Prepares the zeroed, aligned block at mem for a core: identity, TSS, GDT. Its guard pages are
