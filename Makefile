@@ -210,3 +210,11 @@ tsan: $(B)/tsan/races $(B)/tsan/races-plain
 	@$(B)/tsan/races $(TIME) $(REQUESTS) $(ROUNDS)
 	@$(B)/tsan/races-plain $(TIME) $(REQUESTS) $(ROUNDS)
 	@$(B)/tsan/races-plain --mutant
+
+# --- every figure by name: Quell and the peer on the same emulated machine, and the hosted loop -------
+#   make bench [BENCH_ARGS="--pairs 5"] [PEER=DIR] [RIG=DIR]: under 20 minutes on two cores
+.PHONY: bench
+bench:
+	@tools/deps
+	@$(MAKE) --no-print-directory $(B)/quell.efi guest $(B)/bench/native
+	@PEER="$(PEER)" RIG="$(RIG)" tools/bench $(BENCH_ARGS)
