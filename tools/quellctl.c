@@ -1,6 +1,7 @@
 /*
  * quellctl: asks the Quell below this guest to poll otherwise, to begin a phase of its accounts, or
- * for its counts (docs/control.md). Linux on x86-64, static, without a C library; needs no privilege.
+ * for its counts (docs/control.md). Linux on x86-64, static, without a C library; needs no
+ * privilege.
  *
  * gcc -O2 -static -nostdlib -ffreestanding -fno-stack-protector -I. tools/quellctl.c -o quellctl
  */
@@ -37,7 +38,8 @@ static void sleep_1ms(void)
 	syscall3(SYS_NANOSLEEP, (long)time, 0, 0);
 }
 
-/* --- text: one buffer for each of the two outputs ----------------------------------------------- */
+/* --- text: one buffer for each of the two outputs -----------------------------------------------
+ */
 
 static struct text {
 	int fd;
@@ -138,13 +140,16 @@ static __attribute__((noreturn)) void fail(int code, const char *what, const cha
 	leave(code);
 }
 
-/* --- Quell ------------------------------------------------------------------------------------- */
+/* --- Quell -------------------------------------------------------------------------------------
+ */
 
 static uint32_t flags, abi_version;
 
 static void cpuid(uint32_t leaf, uint32_t r[4])
 {
-	__asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(0));
+	__asm__ volatile("cpuid"
+	                 : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
+	                 : "a"(leaf), "c"(0));
 }
 
 /* The instruction is undefined where nobody intercepts it: ask CPUID first, which always works. */
@@ -197,17 +202,20 @@ static void error_explain(long error)
 	case 0:
 		return;
 	case QUELL_EPERM:
-		fail(EXIT_REFUSED, "refused: this guest's manifest does not say control = true", "");
+		fail(EXIT_REFUSED, "refused: this guest's manifest does not say control = true",
+		     "");
 	case QUELL_ENOENT:
 		fail(EXIT_REFUSED, "no such disk or queue: disks and queues count from 0", "");
 	case QUELL_EINVAL:
-		fail(EXIT_REFUSED, "a phase's name is 1 to 31 of A-Z a-z 0-9 - _ . : = + / @ %", "");
+		fail(EXIT_REFUSED, "a phase's name is 1 to 31 of A-Z a-z 0-9 - _ . : = + / @ %",
+		     "");
 	case QUELL_ENOSPC:
 		fail(EXIT_REFUSED, "no more phases: as many as there can be have begun", "");
 	case QUELL_ERANGE:
 		fail(EXIT_REFUSED, "no such policy: auto, always, or 0 to 1000000000 ns", "");
 	case QUELL_ENOSYS:
-		fail(EXIT_REFUSED, "this Quell does not know the operation: use its own quellctl", "");
+		fail(EXIT_REFUSED, "this Quell does not know the operation: use its own quellctl",
+		     "");
 	default:
 		fail(EXIT_REFUSED, "refused for a reason this quellctl does not know", "");
 	}
@@ -224,7 +232,8 @@ static void ask(enum quell_op op, uint64_t r[6], uint64_t a, uint64_t b, uint64_
 	error_explain(call(op, r));
 }
 
-/* --- poll ---------------------------------------------------------------------------------------- */
+/* --- poll ----------------------------------------------------------------------------------------
+ */
 
 static bool number_read(const char *s, uint64_t *n)
 {
@@ -318,7 +327,8 @@ static void poll_command(int argc, char **argv)
 	queues_each(which[0], which[1], poll_show);
 }
 
-/* --- mark ------------------------------------------------------------------------------------------ */
+/* --- mark
+ * ------------------------------------------------------------------------------------------ */
 
 static void mark_command(const char *name)
 {
@@ -346,7 +356,8 @@ static void mark_command(const char *name)
 	fail(EXIT_REFUSED, "not every processor has begun the phase within 2 s", "");
 }
 
-/* --- stats ----------------------------------------------------------------------------------------- */
+/* --- stats
+ * ----------------------------------------------------------------------------------------- */
 
 struct tally {
 	uint64_t count, total, min, max;
@@ -452,8 +463,10 @@ static void exits_show(void)
 	queues_each(QUELL_ALL, QUELL_ALL, kick_add);
 	all.count += kicks.count;
 	all.total += kicks.total;
-	put(&out, "VM-EXIT                 Samples  Samples%    Time%     Min Time     Max Time"
-	          "     Avg time\n", 0);
+	put(&out,
+	    "VM-EXIT                 Samples  Samples%    Time%     Min Time     Max Time"
+	    "     Avg time\n",
+	    0);
 	for (uint64_t e = 0; e < reasons; e++) {
 		if (!tally[e].count)
 			continue;
@@ -543,13 +556,16 @@ static void stats_command(void)
 	tsc_hz = (double)r[4];
 	times_show();
 	exits_show();
-	put(&out, "disk queue    state   requests      kicks interrupts suppressed       arms"
-	          "    disarms    read bytes written bytes\n", 0);
+	put(&out,
+	    "disk queue    state   requests      kicks interrupts suppressed       arms"
+	    "    disarms    read bytes written bytes\n",
+	    0);
 	queues_each(QUELL_ALL, QUELL_ALL, queue_show);
 	loop_show();
 }
 
-/* --- version, and which command ------------------------------------------------------------------ */
+/* --- version, and which command ------------------------------------------------------------------
+ */
 
 static void version_command(void)
 {
@@ -560,11 +576,11 @@ static void version_command(void)
 }
 
 static const char usage[] =
-	"usage: quellctl poll [auto|always|NANOSECONDS [DISK [QUEUE]]]\n"
-	"                          how disks' queues are polled; 0: not at all\n"
-	"       quellctl mark NAME  begins a phase of the accounts\n"
-	"       quellctl stats      exits, times and queues of this guest so far\n"
-	"       quellctl version\n";
+        "usage: quellctl poll [auto|always|NANOSECONDS [DISK [QUEUE]]]\n"
+        "                          how disks' queues are polled; 0: not at all\n"
+        "       quellctl mark NAME  begins a phase of the accounts\n"
+        "       quellctl stats      exits, times and queues of this guest so far\n"
+        "       quellctl version\n";
 
 static int run(int argc, char **argv)
 {
@@ -601,4 +617,5 @@ void start_c(long *stack)
 	leave(run((int)stack[0], (char **)(stack + 1)));
 }
 
-__asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall start_c\n");
+__asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall "
+        "start_c\n");

@@ -21,7 +21,8 @@ struct call {
 
 static const uint8_t reg_of[6] = {HVM_RBX, HVM_RCX, HVM_RDX, HVM_RSI, HVM_RDI, HVM_R8};
 
-/* --- looking things up: every number is the guest's ---------------------------------------------- */
+/* --- looking things up: every number is the guest's ----------------------------------------------
+ */
 
 static struct vblk_queue *queue_find(const struct vm *vm, uint64_t disk, uint64_t queue)
 {
@@ -58,7 +59,8 @@ static void tally_put(struct call *c, const struct tally *t)
 	memcpy(&c->r[4], &t->square_tsc, 16);
 }
 
-/* --- operations: 0 with results in r, or a negative error ---------------------------------------- */
+/* --- operations: 0 with results in r, or a negative error ----------------------------------------
+ */
 
 static int op_version(struct call *c)
 {
@@ -252,7 +254,7 @@ static int op_bytes(struct call *c)
 	c->r[0] = q.counts.read_bytes;
 	c->r[1] = q.counts.written_bytes;
 	c->r[2] = q.counts.errors;
-	c->r[3] = (uint64_t)*(const volatile enum ioq_state *)&now->ioq.state;
+	c->r[3] = (uint64_t) * (const volatile enum ioq_state *)&now->ioq.state;
 	c->r[4] = c->r[5] = 0;
 	return 0;
 }
@@ -285,16 +287,17 @@ static int op_loop(struct call *c)
 }
 
 static int (*const operation[QUELL_OP_COUNT])(struct call *c) = {
-	[QUELL_VERSION] = op_version,   [QUELL_POLL_SET] = op_poll_set,
-	[QUELL_POLL_GET] = op_poll_get, [QUELL_MARK] = op_mark,
-	[QUELL_PHASE] = op_phase,       [QUELL_GUEST] = op_guest,
-	[QUELL_TIME] = op_time,         [QUELL_REASON] = op_reason,
-	[QUELL_EXIT] = op_exit,         [QUELL_KICK] = op_kick,
-	[QUELL_QUEUE] = op_queue,       [QUELL_BYTES] = op_bytes,
-	[QUELL_IRQ] = op_irq,           [QUELL_LOOP] = op_loop,
+        [QUELL_VERSION] = op_version,   [QUELL_POLL_SET] = op_poll_set,
+        [QUELL_POLL_GET] = op_poll_get, [QUELL_MARK] = op_mark,
+        [QUELL_PHASE] = op_phase,       [QUELL_GUEST] = op_guest,
+        [QUELL_TIME] = op_time,         [QUELL_REASON] = op_reason,
+        [QUELL_EXIT] = op_exit,         [QUELL_KICK] = op_kick,
+        [QUELL_QUEUE] = op_queue,       [QUELL_BYTES] = op_bytes,
+        [QUELL_IRQ] = op_irq,           [QUELL_LOOP] = op_loop,
 };
 
-/* --- the call ------------------------------------------------------------------------------------ */
+/* --- the call ------------------------------------------------------------------------------------
+ */
 
 static int call_serve(struct call *c, uint64_t number)
 {

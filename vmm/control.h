@@ -1,7 +1,7 @@
 /*
- * control.h: what a guest may ask of the hypervisor (control_abi.h, docs/control.md): change how its
- * queues are polled, mark phases, read its counts. Every call is bounded, takes registers only and
- * reads no guest memory.
+ * control.h: what a guest may ask of the hypervisor (control_abi.h, docs/control.md): change how
+ * its queues are polled, mark phases, read its counts. Every call is bounded, takes registers only
+ * and reads no guest memory.
  */
 #ifndef QUELL_VMM_CONTROL_H
 #define QUELL_VMM_CONTROL_H

@@ -29,17 +29,19 @@ enum quell_op {
 	QUELL_POLL_SET, /* disk, queue (either QUELL_ALL), policy -> how many queues */
 	QUELL_POLL_GET, /* disk, queue -> policy asked for, policy in force */
 	QUELL_MARK,     /* name in 32 bytes with NUL -> number of the phase that begins */
-	QUELL_PHASE,    /* phase -> its name in 32 bytes, TSC of the host when it began, 1: settled */
-	QUELL_GUEST,    /* -> vCPUs, disks, phases begun, exit reasons, TSC Hz, phases at most */
-	QUELL_TIME,     /* vCPU, phase -> cycles in the guest, handling exits, halted, wall (0: goes on),
-	                 * TSC of the host when it began there, and now */
-	QUELL_REASON,   /* exit reason -> its name in 48 bytes with NUL */
-	QUELL_EXIT,     /* reason, vCPU, phase -> a tally; kicks that found their queue are not in it */
-	QUELL_KICK,     /* disk, queue, vCPU, phase -> a tally */
-	QUELL_QUEUE,    /* disk, queue, phase -> requests, kicks, interrupts, suppressed, arms, disarms */
-	QUELL_BYTES,    /* disk, queue, phase -> bytes read, written, errors; state now (QUELL_QUEUE_*) */
-	QUELL_IRQ,      /* disk, queue, phase -> a tally of interrupts sent */
-	QUELL_LOOP,     /* phase -> passes, empty passes, sleeps, wakes, doorbells, cycles asleep */
+	QUELL_PHASE,  /* phase -> its name in 32 bytes, TSC of the host when it began, 1: settled */
+	QUELL_GUEST,  /* -> vCPUs, disks, phases begun, exit reasons, TSC Hz, phases at most */
+	QUELL_TIME,   /* vCPU, phase -> cycles in the guest, handling exits, halted, wall (0: goes
+	               * on),   TSC of the host when it began there, and now */
+	QUELL_REASON, /* exit reason -> its name in 48 bytes with NUL */
+	QUELL_EXIT, /* reason, vCPU, phase -> a tally; kicks that found their queue are not in it */
+	QUELL_KICK, /* disk, queue, vCPU, phase -> a tally */
+	QUELL_QUEUE, /* disk, queue, phase -> requests, kicks, interrupts, suppressed, arms, disarms
+	              */
+	QUELL_BYTES, /* disk, queue, phase -> bytes read, written, errors; state now (QUELL_QUEUE_*)
+	              */
+	QUELL_IRQ,   /* disk, queue, phase -> a tally of interrupts sent */
+	QUELL_LOOP,  /* phase -> passes, empty passes, sleeps, wakes, doorbells, cycles asleep */
 	QUELL_OP_COUNT,
 };
 

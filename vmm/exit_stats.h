@@ -11,11 +11,12 @@
 
 struct exit_stats {
 	uint64_t start_tsc; /* when this phase began on this vCPU */
-	/* Where the time went. In the guest includes the world switches; what is missing to wall_tsc
-	 * is the edges of sleeps. wall_tsc is set at the phase's end. */
+	/* Where the time went. In the guest includes the world switches; what is missing to
+	 * wall_tsc is the edges of sleeps. wall_tsc is set at the phase's end. */
 	uint64_t guest_tsc, handling_tsc, halted_tsc, wall_tsc;
-	struct tally reason[HVM_EXIT_COUNT]; /* kicks that found their queue are not in here but in */
-	struct tally kick[];                 /* by the guest's queue number */
+	struct tally
+	        reason[HVM_EXIT_COUNT]; /* kicks that found their queue are not in here but in */
+	struct tally kick[];            /* by the guest's queue number */
 };
 
 /* Bytes of a record for so many queues. */

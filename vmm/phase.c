@@ -4,7 +4,8 @@
 #include "vmm/irq.h"
 #include "vmm/vm.h"
 
-/* No guest's records take more than this for one vCPU, or for its queues, however many there are. */
+/* No guest's records take more than this for one vCPU, or for its queues, however many there are.
+ */
 #define RECORDS_BYTES_MAX (4 * MIB)
 
 unsigned phase_queue_number(const struct vm *vm, unsigned disk)
@@ -36,7 +37,8 @@ static struct phase_io *io_at(const struct vm *vm, unsigned phase)
 	return (void *)(vm->phases.io + phase * vm->phases.io_bytes);
 }
 
-/* --- noting what the I/O core counts ------------------------------------------------------------ */
+/* --- noting what the I/O core counts ------------------------------------------------------------
+ */
 
 /* Counts that another core may be writing: each word whole, though not all of one instant. */
 static void words_copy(void *dst, const void *src, size_t len_bytes)
@@ -91,7 +93,8 @@ static void letter_open(struct ioloop_letter *letter)
 	}
 }
 
-/* --- reading ------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------------
+ */
 
 static void words_subtract(void *dst, const void *src, size_t len_bytes)
 {
@@ -112,7 +115,8 @@ void phase_queue_get(struct vm *vm, unsigned phase, unsigned queue, struct phase
 		queue_note(queue_by_number(vm, queue), out);
 	if (phase == 0)
 		return;
-	words_subtract(&out->counts, &io_at(vm, phase - 1)->queue[queue].counts, sizeof(out->counts));
+	words_subtract(&out->counts, &io_at(vm, phase - 1)->queue[queue].counts,
+	               sizeof(out->counts));
 	out->kicks -= io_at(vm, phase - 1)->queue[queue].kicks;
 }
 
@@ -136,7 +140,8 @@ void phase_loop_get(struct vm *vm, unsigned phase, struct ioloop_counts *out, ui
 	*doorbells -= io_at(vm, phase - 1)->doorbells;
 }
 
-/* --- marks ----------------------------------------------------------------------------------------- */
+/* --- marks
+ * ----------------------------------------------------------------------------------------- */
 
 int phase_mark(struct vm *vm, const char name[PHASE_NAME_BYTES])
 {
@@ -176,7 +181,8 @@ void phase_follow(struct vcpu *v, uint64_t now_tsc)
 {
 	unsigned phase = atomic_load_explicit(&v->phase, memory_order_relaxed);
 
-	for (; phase + 1 < atomic_load_explicit(&v->vm->phases.count, memory_order_acquire); phase++) {
+	for (; phase + 1 < atomic_load_explicit(&v->vm->phases.count, memory_order_acquire);
+	     phase++) {
 		v->stats->wall_tsc = now_tsc - v->stats->start_tsc;
 		v->stats = phase_exits(v, phase + 1);
 		v->stats->start_tsc = now_tsc;
@@ -184,7 +190,8 @@ void phase_follow(struct vcpu *v, uint64_t now_tsc)
 	}
 }
 
-/* --- creation -------------------------------------------------------------------------------------- */
+/* --- creation
+ * -------------------------------------------------------------------------------------- */
 
 static void kick_pages_number(struct vm *vm)
 {
@@ -200,15 +207,17 @@ int phases_create(struct vm *vm, struct ioloop *loop)
 	phases->loop = loop;
 	phases->queue_count = phase_queue_number(vm, vm->disk_count);
 	phases->exits_bytes = ALIGN_UP(exit_stats_bytes(phases->queue_count), CACHE_LINE_BYTES);
-	phases->io_bytes = sizeof(struct phase_io) + phases->queue_count * sizeof(struct phase_queue);
+	phases->io_bytes =
+	        sizeof(struct phase_io) + phases->queue_count * sizeof(struct phase_queue);
 	phases->max = 1;
 	if (vm->config->control)
-		phases->max = (unsigned)MIN(RECORDS_BYTES_MAX / MAX(phases->exits_bytes, phases->io_bytes),
-		                            PHASE_MAX);
+		phases->max = (unsigned)MIN(
+		        RECORDS_BYTES_MAX / MAX(phases->exits_bytes, phases->io_bytes), PHASE_MAX);
 	for (unsigned i = 0; i < vm->vcpu_count; i++) {
 		struct vcpu *v = vm->vcpu[i];
 
-		v->stats_first = plat_mem_alloc(phases->max * phases->exits_bytes, CACHE_LINE_BYTES);
+		v->stats_first =
+		        plat_mem_alloc(phases->max * phases->exits_bytes, CACHE_LINE_BYTES);
 		if (!v->stats_first)
 			return -ENOMEM;
 		v->stats = (void *)v->stats_first;

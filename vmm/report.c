@@ -44,7 +44,7 @@ const char *report_accelerator(void)
 	if (hypervisor_signature(signature))
 		return !strcmp(signature, "TCGTCGTCGTCG") ? "tcg"
 		       : !strcmp(signature, "KVMKVMKVM")  ? "kvm"
-							  : "other";
+		                                          : "other";
 	return plat_io_read(BOCHS_DEBUG_PORT, 1) == BOCHS_DEBUG_PORT ? "emulator" : "none";
 }
 
@@ -114,9 +114,10 @@ struct report_sum *report_sum(struct vm *vm, unsigned vcpu, unsigned first, unsi
 	return &sum;
 }
 
-/* --- tables, in the columns of perf kvm stat --------------------------------------------------- */
+/* --- tables, in the columns of perf kvm stat ---------------------------------------------------
+ */
 
-#define U(x)   ((unsigned long long)(x))
+#define U(x) ((unsigned long long)(x))
 /* 1/10000 as a percentage and ns as us, both with two decimals. */
 #define PCT(x) U((x) / 100), U((x) % 100)
 #define US(x)  U((x) / 1000), U((x) % 1000 / 10)
@@ -140,7 +141,8 @@ static unsigned reasons_sort(const struct exit_stats *stats, unsigned order[HVM_
 
 		if (!stats->reason[r].count)
 			continue;
-		while (at > 0 && stats->reason[order[at - 1]].total_tsc < stats->reason[r].total_tsc) {
+		while (at > 0 &&
+		       stats->reason[order[at - 1]].total_tsc < stats->reason[r].total_tsc) {
 			order[at] = order[at - 1];
 			at--;
 		}
@@ -181,7 +183,8 @@ static void by_queue_print(const struct vm *vm, const struct report_sum *sum, co
 	header_print(what);
 	for (unsigned d = 0; d < vm->disk_count; d++) {
 		for (unsigned i = 0; i < vm->disk[d]->queue_count; i++, number++) {
-			const struct tally *t = kicks ? &sum->kick[number] : &sum->queue[number].interrupt;
+			const struct tally *t =
+			        kicks ? &sum->kick[number] : &sum->queue[number].interrupt;
 			char name[24];
 
 			if (!t->count)
@@ -259,7 +262,8 @@ static void loop_print(const struct report *report)
 {
 	const struct ioloop_counts *c = &report->loop->counts;
 
-	plat_log("I/O core %u: %llu passes (%llu empty), %llu sleeps, %llu last looks that found work, "
+	plat_log("I/O core %u: %llu passes (%llu empty), %llu sleeps, %llu last looks that found "
+	         "work, "
 	         "%llu promotions, %llu demotions",
 	         report->loop->core, U(c->passes), U(c->empty_passes), U(c->sleeps),
 	         U(c->last_look_hits), U(c->promotions), U(c->demotions));

@@ -9,11 +9,11 @@
 
 /* All that one guest did in some phases, over its vCPUs; for one guest at a time. */
 struct report_sum {
-	struct exit_stats exits;   /* kicks are in their reason */
+	struct exit_stats exits; /* kicks are in their reason */
 	uint64_t exit_count, exit_tsc;
-	uint64_t rest_tsc;         /* wall time that is in no other column */
+	uint64_t rest_tsc; /* wall time that is in no other column */
 	unsigned queue_count;
-	struct tally *kick;        /* by the guest's queue number, as queue[] */
+	struct tally *kick; /* by the guest's queue number, as queue[] */
 	struct phase_queue *queue;
 };
 

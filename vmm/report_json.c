@@ -2,7 +2,8 @@
 #include "vmm/fmt.h"
 #include "vmm/report_impl.h"
 
-/* --- writing ------------------------------------------------------------------------------------ */
+/* --- writing ------------------------------------------------------------------------------------
+ */
 
 /* All guests have ended, so nobody else writes to the console: a line may go out in pieces. */
 struct json {
@@ -52,7 +53,8 @@ static void json_string(struct json *json, const char *s)
 #define U(x)  ((unsigned long long)(x))
 #define NS(x) U(report_ns(x))
 
-/* --- what both lines share --------------------------------------------------------------------- */
+/* --- what both lines share ---------------------------------------------------------------------
+ */
 
 static void json_time(struct json *json, const struct report_sum *sum)
 {
@@ -68,7 +70,8 @@ static void json_tally(struct json *json, const struct tally *t)
 	const char *comma = "";
 
 	json_add(json,
-	         "{\"count\":%llu,\"total_ns\":%llu,\"min_ns\":%llu,\"max_ns\":%llu,\"mean_ns\":%llu,"
+	         "{\"count\":%llu,\"total_ns\":%llu,\"min_ns\":%llu,\"max_ns\":%llu,\"mean_ns\":%"
+	         "llu,"
 	         "\"rse_e4\":%llu,\"log2_cycles\":{",
 	         U(t->count), NS(t->total_tsc), NS(t->min_tsc), NS(t->max_tsc), NS(tally_mean(t)),
 	         U(tally_rse(t)));
@@ -98,11 +101,12 @@ static void json_exits(struct json *json, const struct exit_stats *stats, enum e
 		if (form == EXITS_FULL)
 			json_tally(json, t);
 		else if (form == EXITS_PLAIN)
-			json_add(json,
-			         "{\"count\":%llu,\"total_ns\":%llu,\"min_ns\":%llu,\"max_ns\":%llu,"
-			         "\"rse_e4\":%llu}",
-			         U(t->count), NS(t->total_tsc), NS(t->min_tsc), NS(t->max_tsc),
-			         U(tally_rse(t)));
+			json_add(
+			        json,
+			        "{\"count\":%llu,\"total_ns\":%llu,\"min_ns\":%llu,\"max_ns\":%llu,"
+			        "\"rse_e4\":%llu}",
+			        U(t->count), NS(t->total_tsc), NS(t->min_tsc), NS(t->max_tsc),
+			        U(tally_rse(t)));
 		else
 			json_add(json, "{\"count\":%llu,\"total_ns\":%llu}", U(t->count),
 			         NS(t->total_tsc));
@@ -155,7 +159,8 @@ static uint64_t phase_begin_ns(const struct vm *vm, unsigned phase)
 	return report_ns(vm->phases.begin_tsc[phase] - vm->phases.begin_tsc[0]);
 }
 
-/* --- quell-stats ---------------------------------------------------------------------------------- */
+/* --- quell-stats
+ * ---------------------------------------------------------------------------------- */
 
 static void json_phase_brief(struct json *json, struct vm *vm, unsigned phase)
 {
@@ -252,7 +257,8 @@ static void json_loop(struct json *json, const struct ioloop *loop)
 	json_add(json, "]");
 }
 
-/* --- quell-phase ----------------------------------------------------------------------------------- */
+/* --- quell-phase
+ * ----------------------------------------------------------------------------------- */
 
 static void json_phase_loop(struct json *json, struct vm *vm, unsigned phase)
 {
@@ -260,12 +266,13 @@ static void json_phase_loop(struct json *json, struct vm *vm, unsigned phase)
 	uint64_t doorbells;
 
 	phase_loop_get(vm, phase, &c, &doorbells);
-	json_add(json,
-	         ",\"ioloop\":{\"passes\":%llu,\"empty_passes\":%llu,\"sleeps\":%llu,\"wakes\":%llu,"
-	         "\"sleep_ns\":%llu,\"last_look_hits\":%llu,\"promotions\":%llu,\"demotions\":%llu,"
-	         "\"commits\":%llu,\"doorbells\":%llu}",
-	         U(c.passes), U(c.empty_passes), U(c.sleeps), U(c.wakes), NS(c.sleep_tsc),
-	         U(c.last_look_hits), U(c.promotions), U(c.demotions), U(c.commits), U(doorbells));
+	json_add(
+	        json,
+	        ",\"ioloop\":{\"passes\":%llu,\"empty_passes\":%llu,\"sleeps\":%llu,\"wakes\":%llu,"
+	        "\"sleep_ns\":%llu,\"last_look_hits\":%llu,\"promotions\":%llu,\"demotions\":%llu,"
+	        "\"commits\":%llu,\"doorbells\":%llu}",
+	        U(c.passes), U(c.empty_passes), U(c.sleeps), U(c.wakes), NS(c.sleep_tsc),
+	        U(c.last_look_hits), U(c.promotions), U(c.demotions), U(c.commits), U(doorbells));
 }
 
 static void json_phase(struct json *json, struct vm *vm, unsigned phase)

@@ -47,9 +47,9 @@ uint64_t tally_mean(const struct tally *t)
 }
 
 /*
- * With n samples, sum S and squares Q the variance is (Q - S * S / n) / (n - 1), and the error of the
- * mean the root of variance / n. S * S / n is rounded down to whole cycles of mean first, so that it
- * fits: q = S / n, r = S % n, and S * S / n = S * q + S * r / n.
+ * With n samples, sum S and squares Q the variance is (Q - S * S / n) / (n - 1), and the error of
+ * the mean the root of variance / n. S * S / n is rounded down to whole cycles of mean first, so
+ * that it fits: q = S / n, r = S % n, and S * S / n = S * q + S * r / n.
  */
 uint64_t tally_rse(const struct tally *t)
 {
@@ -62,11 +62,13 @@ uint64_t tally_rse(const struct tally *t)
 	           tally_div((unsigned __int128)t->total_tsc * (t->total_tsc % n), n);
 	if (t->square_tsc <= expected)
 		return 0;
-	/* 2^20 more than cycles squared: ten bits after the point of the root, where there is room. */
+	/* 2^20 more than cycles squared: ten bits after the point of the root, where there is room.
+	 */
 	spread = t->square_tsc - expected;
 	if (spread >> 107)
-		return (uint64_t)tally_div((unsigned __int128)sqrt128(tally_div(tally_div(spread, n - 1), n)) *
-		                                   10000u, mean);
+		return (uint64_t)tally_div(
+		        (unsigned __int128)sqrt128(tally_div(tally_div(spread, n - 1), n)) * 10000u,
+		        mean);
 	spread = tally_div(tally_div(spread << 20, n - 1), n);
 	return (uint64_t)tally_div((unsigned __int128)sqrt128(spread) * 10000u, mean) >> 10;
 }

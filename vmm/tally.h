@@ -1,6 +1,7 @@
 /*
  * tally.h: how often something happened and how long it took: count, sum, extremes, squares for the
- * spread, and a histogram by powers of two. One writer, no lock, the same few instructions each time.
+ * spread, and a histogram by powers of two. One writer, no lock, the same few instructions each
+ * time.
  */
 #ifndef QUELL_VMM_TALLY_H
 #define QUELL_VMM_TALLY_H
@@ -14,8 +15,8 @@ struct tally {
 	uint64_t count;
 	uint64_t total_tsc, min_tsc, max_tsc; /* min and max: only with a count */
 	unsigned __int128 square_tsc;
-	uint64_t bucket[TALLY_BUCKETS]; /* [n]: 2^n to 2^(n+1) - 1 cycles; the last has all longer ones,
-	                                 * the first 0 as well */
+	uint64_t bucket[TALLY_BUCKETS]; /* [n]: 2^n to 2^(n+1) - 1 cycles; the last has all longer
+	                                 * ones, the first 0 as well */
 };
 
 /* Counts one that took tsc cycles. The writer's core. */

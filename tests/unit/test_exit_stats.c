@@ -97,7 +97,8 @@ static void test_rse(void)
 
 	for (unsigned round = 0; round < 400; round++) {
 		unsigned n = 2 + (unsigned)(next() % ARRAY_LEN(sample)) % (round + 1) * 10;
-		uint64_t base = next() >> (20 + round % 40), width = (next() >> (20 + round % 43)) | 1;
+		uint64_t base = next() >> (20 + round % 40),
+		         width = (next() >> (20 + round % 43)) | 1;
 		struct tally t = {0};
 		double want;
 
@@ -108,10 +109,11 @@ static void test_rse(void)
 		}
 		want = reference_rse(sample, n);
 		/* The mean is rounded down to a cycle. */
-		if (t.total_tsc / n > 2000 &&
-		    ((double)tally_rse(&t) > want * 1.002 + 1.5 || (double)tally_rse(&t) < want * 0.998 - 1.5)) {
+		if (t.total_tsc / n > 2000 && ((double)tally_rse(&t) > want * 1.002 + 1.5 ||
+		                               (double)tally_rse(&t) < want * 0.998 - 1.5)) {
 			printf("  n %u, mean %llu: %llu, not %.3f\n", n,
-			       (unsigned long long)tally_mean(&t), (unsigned long long)tally_rse(&t), want);
+			       (unsigned long long)tally_mean(&t),
+			       (unsigned long long)tally_rse(&t), want);
 			CHECK(false);
 		}
 	}
@@ -199,5 +201,5 @@ static void test_records(void)
 	free(b);
 }
 
-TESTS(T(test_numbers), T(test_zero_counts), T(test_buckets), T(test_rse), T(test_rse_extremes), T(test_div),
-      T(test_merge), T(test_records))
+TESTS(T(test_numbers), T(test_zero_counts), T(test_buckets), T(test_rse), T(test_rse_extremes),
+      T(test_div), T(test_merge), T(test_records))

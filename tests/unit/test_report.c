@@ -73,7 +73,8 @@ static void mark(const char *name)
 	ioloop_pass(&loop);
 }
 
-/* --- JSON: a value at s; returns what follows it, or NULL --------------------------------------------- */
+/* --- JSON: a value at s; returns what follows it, or NULL
+ * --------------------------------------------- */
 
 static unsigned numbers;
 
@@ -164,7 +165,9 @@ static bool json_has(const char *text)
 	return false;
 }
 
-/* --- tests ----------------------------------------------------------------------------------------------- */
+/* --- tests
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static void test_rows(void)
 {
@@ -183,13 +186,17 @@ static void test_rows(void)
 	atomic_store(&blk->queue[1].ioq.kicks, 1);
 	tally_add(&blk->queue[1].interrupt, 5000);
 	print();
-	CHECK(log_has("guest fx: 4 exits in 0.001 s; time in guest 70.00%, in exits 20.00%, halted 9.00%, rest "
+	CHECK(log_has("guest fx: 4 exits in 0.001 s; time in guest 70.00%, in exits 20.00%, halted "
+	              "9.00%, rest "
 	              "1.00%; fake on "));
-	CHECK(log_has("  VM-EXIT                 Samples  Samples%    Time%     Min Time     Max Time     Avg time"));
+	CHECK(log_has("  VM-EXIT                 Samples  Samples%    Time%     Min Time     Max "
+	              "Time     Avg time"));
 	/* Of two reasons the one that took longer first. */
-	CHECK(log_has("  OTHER                         1    25.00%   67.29%    1234.56us    1234.56us    1234.56us"
+	CHECK(log_has("  OTHER                         1    25.00%   67.29%    1234.56us    "
+	              "1234.56us    1234.56us"
 	              " ( +-   0.00% )\n"));
-	CHECK(log_has("  OTHER                         3    75.00%   32.70%     100.00us     300.00us     200.00us"
+	CHECK(log_has("  OTHER                         3    75.00%   32.70%     100.00us     "
+	              "300.00us     200.00us"
 	              " ( +-  28.86% )\n"));
 	CHECK(log_has("  disk 0 queue 1                1   100.00%  100.00%    1234.56us"));
 	CHECK(log_has("  disk 0 queue 1                1   100.00%  100.00%       5.00us"));
@@ -199,10 +206,12 @@ static void test_rows(void)
 	CHECK_EQ(json_lines("quell-phase: "), 1);
 	CHECK(numbers > 100);
 	CHECK(json_has("\"source\":\"PARTLABEL=a\\\"b\\\\c\""));
-	CHECK(json_has("\"ended\":\"power-off\",\"vcpus\":1,\"exit_count\":4,\"wall_ns\":1000000,\"guest_ns\":700000,"
+	CHECK(json_has("\"ended\":\"power-off\",\"vcpus\":1,\"exit_count\":4,\"wall_ns\":1000000,"
+	               "\"guest_ns\":700000,"
 	               "\"handling_ns\":200000,\"halted_ns\":90000,\"rest_ns\":10000"));
-	CHECK(json_has("\"kick\":{\"count\":1,\"total_ns\":1234567,\"min_ns\":1234567,\"max_ns\":1234567,"
-	               "\"mean_ns\":1234567,\"rse_e4\":0,\"log2_cycles\":{\"20\":1}}"));
+	CHECK(json_has(
+	        "\"kick\":{\"count\":1,\"total_ns\":1234567,\"min_ns\":1234567,\"max_ns\":1234567,"
+	        "\"mean_ns\":1234567,\"rse_e4\":0,\"log2_cycles\":{\"20\":1}}"));
 	CHECK(json_has("\"rse_e4\":2886,\"log2_cycles\":{\"16\":1,\"17\":1,\"18\":1}}"));
 }
 
@@ -228,7 +237,8 @@ static void test_phases(void)
 	CHECK_EQ(json_lines("quell-stats: "), 1);
 	/* A phase's minimum is its own, and the whole run's that of all. */
 	CHECK(json_has("\"name\":\"qd1\",\"begin_ns\":0,\"vcpus\":[{\"exit_count\":1,"));
-	CHECK(json_has("\"OTHER\":{\"count\":2,\"total_ns\":20,\"min_ns\":9,\"max_ns\":11,\"mean_ns\":10,"));
+	CHECK(json_has("\"OTHER\":{\"count\":2,\"total_ns\":20,\"min_ns\":9,\"max_ns\":11,\"mean_"
+	               "ns\":10,"));
 	CHECK(json_has("\"OTHER\":{\"count\":3,\"total_ns\":520,\"min_ns\":9,\"max_ns\":500,"));
 	CHECK(json_has("\"name\":\"qd1\",\"begin_ns\":0,\"exit_count\":2,"));
 	CHECK(json_has("\"name\":\"qd64\",\"begin_ns\":1000,\"exit_count\":0,"));
