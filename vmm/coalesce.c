@@ -44,7 +44,7 @@ bool coalesce_hold(struct coalesce *c, uint32_t completed, uint32_t in_flight, b
 			goto send;
 	} else {
 		/* Holding pays only if another may be expected meanwhile, with one to spare. */
-		if (2 * c->interval_tsc > c->hold_max_tsc)
+		if (2 * c->interval_tsc >= c->hold_max_tsc)
 			goto send;
 		c->hold_until_tsc = now_tsc + MIN(batch * c->interval_tsc, c->hold_max_tsc);
 	}
