@@ -148,7 +148,7 @@ clean:
 
 # --- the back ends' smoke test: arch/ and boot/ with tests/system/hvm_smoke/ instead of vmm/ --------
 SMOKE_C := $(filter arch/% boot/%,$(EFI_C)) drivers/uart.c \
-           $(addprefix vmm/,fmt.c manifest.c manifest_check.c toml.c utf8.c) \
+           $(addprefix vmm/,fmt.c manifest.c manifest_check.c manifest_keys.c toml.c utf8.c) \
            $(wildcard tests/system/hvm_smoke/*.c)
 SMOKE_O := $(patsubst %,$(B)/efi/%.o,$(basename $(SMOKE_C))) $(filter %.asm.o,$(EFI_O)) \
            $(B)/efi/tests/system/hvm_smoke/guest.asm.o
