@@ -13,8 +13,8 @@
 #define MARGIN         32u
 #define CREDIT_START   2u   /* prices of a sleep */
 #define CREDIT_MAX     4u
-#define PATIENCE_START 16u  /* gaps */
-#define PATIENCE_MAX   (1u << 20)
+#define PATIENCE_GAPS  16u
+#define DEBT_MAX       20u
 #define PLAN_MAX       4u   /* polling longer gains next to nothing, at any rate */
 #define UNKNOWN_TAIL   2u
 #define PRICE_MIN      256u
@@ -179,7 +179,6 @@ void poll_policy_init(struct poll_policy_core *core, const struct poll_policy_cf
 	core->price_ticks[0] = price_of(paid(core, cfg->wake_ticks, true));
 	core->price_ticks[1] = price_of(paid(core, cfg->wake_ticks, false));
 	core->credit_ticks = CREDIT_START * core->price_ticks[0];
-	core->patience_gaps = PATIENCE_START;
 }
 
 void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t mode)
@@ -210,23 +209,44 @@ void poll_policy_queue_drop(struct poll_policy_core *core, struct poll_policy_qu
 
 /*
  * Without credit the core polls for one price each time, and long gaps alone never earn any. So one
- * price is lent after a while, and after twice as long each time that it was lost: n gaps cost at
- * most 2 x optimum + O(log n) prices.
+ * price is lent after a while, and after twice as long with each price not yet paid back: n gaps cost
+ * at most 2 x optimum + (CREDIT_START + log2(n / PATIENCE_GAPS)) prices.
  */
 static void credit_lend(struct poll_policy_core *core)
 {
-	if (!core->clipped || ++core->clipped_gaps < core->patience_gaps)
+	if (!core->clipped || ++core->clipped_gaps < PATIENCE_GAPS << core->debt)
 		return;
-	core->credit_ticks += core->price_ticks[core->busy];
 	core->clipped_gaps = 0;
-	core->patience_gaps = MIN(core->patience_gaps * 2, PATIENCE_MAX);
+	if (core->debt == DEBT_MAX)
+		return;
+	core->debt++;
+	core->credit_ticks += core->price_ticks[core->busy];
+}
+
+static void credit_settle(struct poll_policy_core *core, uint64_t earned, uint64_t cost)
+{
+	uint64_t price = core->price_ticks[core->busy];
+
+	/* Polling on for a queue with a fixed time was not this policy's choice. */
+	if (!core->slept && core->sleep_at_ticks > core->auto_until_ticks)
+		return;
+	core->credit_ticks += earned;
+	core->credit_ticks -= MIN(cost, core->credit_ticks);
+	if (core->credit_ticks >= CREDIT_MAX * price) {
+		core->credit_ticks = CREDIT_MAX * price;
+		if (core->debt) {
+			core->debt--;
+			core->credit_ticks -= price;
+		}
+	}
+	credit_lend(core);
 }
 
 /* The gap is over and known: what would each way have cost, and what did it really cost? */
 static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 {
 	unsigned busy = core->busy;
-	uint64_t price = core->price_ticks[busy], optimum = MIN(gap, price);
+	uint64_t price = core->price_ticks[busy];
 	uint64_t cost = core->slept ? core->polled_ticks + core->paid_ticks : gap;
 
 	for (unsigned i = 0; i < POLL_POLICY_WAYS; i++) {
@@ -235,13 +255,7 @@ static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 		*sum -= *sum >> COST_SHIFT;
 		*sum += (gap <= plan ? gap : plan + price) << 8;
 	}
-	core->credit_ticks += 2 * optimum;
-	core->credit_ticks -= MIN(cost, core->credit_ticks);
-	if (core->credit_ticks >= CREDIT_MAX * price) {
-		core->credit_ticks = CREDIT_MAX * price;
-		core->patience_gaps = PATIENCE_START;
-	}
-	credit_lend(core);
+	credit_settle(core, 2 * MIN(gap, price), cost);
 
 	hist_add(&core->steady[busy], gap, STEADY_GAPS);
 	hist_add(&core->recent[busy], gap, RECENT_GAPS);
@@ -336,7 +350,6 @@ void poll_policy_decide(struct poll_policy_core *core, bool in_flight)
 	uint64_t prev = core->prev_gap_ticks[core->steady[in_flight].total ? in_flight : !in_flight];
 
 	core->busy = in_flight;
-	core->slept = false;
 	plan[POLL_POLICY_STEADY] = hist_best(&core->steady[in_flight], price, core->missed);
 	plan[POLL_POLICY_RECENT] = hist_best(&core->recent[in_flight], price, core->missed);
 	plan[POLL_POLICY_AFTER] = after->total < AFTER_MIN_GAPS * WEIGHT ? plan[POLL_POLICY_STEADY]

@@ -74,12 +74,12 @@ struct poll_policy_core {
 	uint32_t history; /* of the last gaps: 1 for a long one, the latest lowest */
 	uint64_t prev_gap_ticks[2];
 	/*
-	 * 2 x optimum - own cost, so far, within 0 and CREDIT_MAX prices. A threshold that may lose so
-	 * much against twice the optimum is taken only if the credit covers it: the total never
-	 * exceeds 2 x optimum + the credit at the start.
+	 * 2 x optimum - own cost, so far, within 0 and a few prices. A threshold that may lose so much
+	 * against twice the optimum is taken only if the credit covers it.
 	 */
 	uint64_t credit_ticks;
-	uint32_t clipped_gaps, patience_gaps; /* gaps for which the credit was too small */
+	uint32_t clipped_gaps; /* for which the credit was too small, since the last loan */
+	uint32_t debt;         /* prices lent and not yet paid back */
 	bool clipped;
 	uint64_t plan_ticks[POLL_POLICY_WAYS];     /* what each way says about the present gap */
 	uint8_t way[2];                            /* enum poll_policy_way in use */
