@@ -8,20 +8,20 @@
 #define AFTER_GAPS     512u
 #define AFTER_MIN_GAPS 4u
 /* A threshold is computed anew after so many gaps that polling caught; after each sleep at once. */
-#define STALE_GAPS     32u
-#define COST_SHIFT     8    /* memory of what each way cost: 256 gaps */
-#define MARGIN         32u
-#define CREDIT_START   2u   /* prices of a sleep */
-#define CREDIT_MAX     4u
-#define PATIENCE_GAPS  16u
-#define DEBT_MAX       20u
-#define PLAN_MAX       4u   /* polling longer gains next to nothing, at any rate */
-#define UNKNOWN_TAIL   2u
-#define PRICE_MIN      256u
-#define PRICE_MAX      (1ull << 21)
-#define GAP_MAX        ((1ull << 23) + 1)
-#define HOT_MAX        16u  /* prices: a queue that is slower goes cold as if nothing were known */
-#define REGULAR_MIN    4u
+#define STALE_GAPS    32u
+#define COST_SHIFT    8 /* memory of what each way cost: 256 gaps */
+#define MARGIN        32u
+#define CREDIT_START  2u /* prices of a sleep */
+#define CREDIT_MAX    4u
+#define PATIENCE_GAPS 16u
+#define DEBT_MAX      20u
+#define PLAN_MAX      4u /* polling longer gains next to nothing, at any rate */
+#define UNKNOWN_TAIL  2u
+#define PRICE_MIN     256u
+#define PRICE_MAX     (1ull << 21)
+#define GAP_MAX       ((1ull << 23) + 1)
+#define HOT_MAX       16u /* prices: a queue that is slower goes cold as if nothing were known */
+#define REGULAR_MIN   4u
 
 /* --- gaps and the best threshold on them ------------------------------------------------- */
 
@@ -181,7 +181,8 @@ void poll_policy_init(struct poll_policy_core *core, const struct poll_policy_cf
 	core->credit_ticks = CREDIT_START * core->price_ticks[0];
 }
 
-void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t mode)
+void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_queue *q,
+                            uint64_t mode)
 {
 	memset(q, 0, sizeof(*q));
 	q->mode = POLL_POLICY_AUTO;
@@ -209,8 +210,8 @@ void poll_policy_queue_drop(struct poll_policy_core *core, struct poll_policy_qu
 
 /*
  * Without credit the core polls for one price each time, and long gaps alone never earn any. So one
- * price is lent after a while, and after twice as long with each price not yet paid back: n gaps cost
- * at most 2 x optimum + (CREDIT_START + log2(n / PATIENCE_GAPS)) prices.
+ * price is lent after a while, and after twice as long with each price not yet paid back: n gaps
+ * cost at most 2 x optimum + (CREDIT_START + log2(n / PATIENCE_GAPS)) prices.
  */
 static void credit_lend(struct poll_policy_core *core)
 {
@@ -268,7 +269,7 @@ static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 }
 
 void poll_policy_progress(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t at,
-			  uint64_t now)
+                          uint64_t now)
 {
 	if (q->mode == 0)
 		return;
@@ -305,7 +306,7 @@ void poll_policy_woke(struct poll_policy_core *core, uint64_t wake_ticks, bool k
 
 /* The nearest arrival expected: worth polling for if it comes sooner than a sleep is dear. */
 static uint64_t nearest_plan(const struct poll_policy_core *core, uint64_t price,
-			     uint64_t otherwise)
+                             uint64_t otherwise)
 {
 	uint64_t nearest = UINT64_MAX, end = 0;
 
@@ -347,13 +348,15 @@ void poll_policy_decide(struct poll_policy_core *core, bool in_flight)
 {
 	uint64_t price = core->price_ticks[in_flight], *plan = core->plan_ticks, wanted, chosen;
 	struct poll_policy_hist *after = &core->after[in_flight][core->history];
-	uint64_t prev = core->prev_gap_ticks[core->steady[in_flight].total ? in_flight : !in_flight];
+	uint64_t prev =
+	        core->prev_gap_ticks[core->steady[in_flight].total ? in_flight : !in_flight];
 
 	core->busy = in_flight;
 	plan[POLL_POLICY_STEADY] = hist_best(&core->steady[in_flight], price, core->missed);
 	plan[POLL_POLICY_RECENT] = hist_best(&core->recent[in_flight], price, core->missed);
-	plan[POLL_POLICY_AFTER] = after->total < AFTER_MIN_GAPS * WEIGHT ? plan[POLL_POLICY_STEADY]
-									 : hist_best(after, price, core->missed);
+	plan[POLL_POLICY_AFTER] = after->total < AFTER_MIN_GAPS * WEIGHT
+	                                  ? plan[POLL_POLICY_STEADY]
+	                                  : hist_best(after, price, core->missed);
 	plan[POLL_POLICY_REPEAT] = prev < price ? prev + prev / 4 : 0;
 	if (!core->steady[in_flight].total)
 		plan[POLL_POLICY_STEADY] = plan[POLL_POLICY_REPEAT];
@@ -363,7 +366,7 @@ void poll_policy_decide(struct poll_policy_core *core, bool in_flight)
 	chosen = MIN(chosen, price + core->credit_ticks);
 	core->clipped = chosen != wanted;
 	core->auto_until_ticks = core->last_ticks + chosen;
-	core->sleep_at_ticks = core->always ? UINT64_MAX
-					    : MAX(core->auto_until_ticks, core->fixed_until_ticks);
+	core->sleep_at_ticks =
+	        core->always ? UINT64_MAX : MAX(core->auto_until_ticks, core->fixed_until_ticks);
 	core->decided = true;
 }

@@ -3,9 +3,9 @@
  * long a queue stays hot. docs/policy.md has the reasons and the bounds.
  *
  * Pure: no clock, no globals; time comes in as ticks of any constant rate (the loop passes TSC, the
- * simulator nanoseconds). One core owns the object. Each call takes constant time, without a divide,
- * an allocation or floating point. A gap is the time from the last progress to the next arrival; one
- * that ends before the first empty pass asked for no decision and is not learned from.
+ * simulator nanoseconds). One core owns the object. Each call takes constant time, without a
+ * divide, an allocation or floating point. A gap is the time from the last progress to the next
+ * arrival; one that ends before the first empty pass asked for no decision and is not learned from.
  */
 #ifndef QUELL_VMM_POLL_POLICY_H
 #define QUELL_VMM_POLL_POLICY_H
@@ -17,8 +17,8 @@
 #define POLL_POLICY_ALWAYS (UINT64_MAX - 1)
 
 /* 4 bins an octave from 2^8 to 2^23 ticks, one below and one above. */
-#define POLL_POLICY_BINS     62u
-#define POLL_POLICY_PERIODIC 16u
+#define POLL_POLICY_BINS      62u
+#define POLL_POLICY_PERIODIC  16u
 #define POLL_POLICY_HISTORIES 8u /* of 3 gaps */
 
 /* Gaps, weighted so that recent ones count for more; and the threshold that costs least on them. */
@@ -26,7 +26,7 @@ struct poll_policy_hist {
 	uint64_t sum[POLL_POLICY_BINS]; /* of the gaps in the bin */
 	uint32_t n[POLL_POLICY_BINS];
 	uint32_t total;
-	uint32_t unread;    /* gaps since best_ticks was computed */
+	uint32_t unread; /* gaps since best_ticks was computed */
 	uint64_t best_ticks;
 };
 
@@ -49,20 +49,20 @@ struct poll_policy_cfg {
 
 struct poll_policy_queue {
 	uint64_t mode;
-	uint64_t last_ticks; /* last progress */
-	uint64_t hot_ticks;  /* stays hot for so long after it */
+	uint64_t last_ticks;           /* last progress */
+	uint64_t hot_ticks;            /* stays hot for so long after it */
 	int64_t mean_ticks, dev_ticks; /* of its own gaps: mean and mean absolute deviation */
 	uint32_t samples;
-	uint8_t slot;        /* 1 + index in core->periodic; 0: not there */
+	uint8_t slot; /* 1 + index in core->periodic; 0: not there */
 };
 
 struct poll_policy_core {
 	/* Read in each empty pass. */
 	uint64_t sleep_at_ticks;
 	bool decided, slept, missed; /* missed: the gap before ended in a sleep */
-	uint32_t always;     /* queues in mode ALWAYS: never sleeps */
+	uint32_t always;             /* queues in mode ALWAYS: never sleeps */
 
-	uint64_t last_ticks;   /* last progress of an automatic queue */
+	uint64_t last_ticks; /* last progress of an automatic queue */
 	uint64_t auto_until_ticks, fixed_until_ticks;
 	uint64_t polled_ticks; /* in this gap, before the sleep */
 	uint64_t paid_ticks;   /* price of the wake-up that ended the sleep; 0: none yet */
@@ -74,16 +74,16 @@ struct poll_policy_core {
 	uint32_t history; /* of the last gaps: 1 for a long one, the latest lowest */
 	uint64_t prev_gap_ticks[2];
 	/*
-	 * 2 x optimum - own cost, so far, within 0 and a few prices. A threshold that may lose so much
-	 * against twice the optimum is taken only if the credit covers it.
+	 * 2 x optimum - own cost, so far, within 0 and a few prices. A threshold that may lose so
+	 * much against twice the optimum is taken only if the credit covers it.
 	 */
 	uint64_t credit_ticks;
 	uint32_t clipped_gaps; /* for which the credit was too small, since the last loan */
 	uint32_t debt;         /* prices lent and not yet paid back */
 	bool clipped;
-	uint64_t plan_ticks[POLL_POLICY_WAYS];     /* what each way says about the present gap */
-	uint8_t way[2];                            /* enum poll_policy_way in use */
-	uint64_t cost_ticks[2][POLL_POLICY_WAYS];  /* by requests in flight or not; decayed, x 256 */
+	uint64_t plan_ticks[POLL_POLICY_WAYS];    /* what each way says about the present gap */
+	uint8_t way[2];                           /* enum poll_policy_way in use */
+	uint64_t cost_ticks[2][POLL_POLICY_WAYS]; /* by requests in flight or not; decayed, x 256 */
 	struct poll_policy_queue *periodic[POLL_POLICY_PERIODIC];
 	uint32_t periodic_count;
 	/* By requests in flight or not; after: and by history. */
@@ -101,10 +101,12 @@ enum poll_policy_look {
 
 /* Start of a core or queue. A weight of 16 takes a tick of latency for a tick of polling. */
 void poll_policy_init(struct poll_policy_core *core, const struct poll_policy_cfg *cfg);
-void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t mode);
+void poll_policy_queue_init(struct poll_policy_core *core, struct poll_policy_queue *q,
+                            uint64_t mode);
 
 /* Changes a queue's mode, between passes. */
-void poll_policy_mode_set(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t mode);
+void poll_policy_mode_set(struct poll_policy_core *core, struct poll_policy_queue *q,
+                          uint64_t mode);
 
 /* The queue is gone (detached). */
 void poll_policy_queue_drop(struct poll_policy_core *core, struct poll_policy_queue *q);
@@ -114,15 +116,15 @@ void poll_policy_queue_drop(struct poll_policy_core *core, struct poll_policy_qu
  * the work arrived: the time of the kick if one told of it, else now.
  */
 void poll_policy_progress(struct poll_policy_core *core, struct poll_policy_queue *q, uint64_t at,
-			  uint64_t now);
+                          uint64_t now);
 
 /* All is armed and the core sleeps from now on. */
 void poll_policy_sleeps(struct poll_policy_core *core, uint64_t now);
 
 /*
  * A kick or device interrupt ended the sleep; wake_ticks is from it to the first pass, kicked says
- * that a guest paid an exit for it. Before progress is told. Not to be called for a wake-up by timer
- * or mailbox: the gap goes on, and the core may sleep at once again.
+ * that a guest paid an exit for it. Before progress is told. Not to be called for a wake-up by
+ * timer or mailbox: the gap goes on, and the core may sleep at once again.
  */
 void poll_policy_woke(struct poll_policy_core *core, uint64_t wake_ticks, bool kicked);
 
@@ -150,7 +152,7 @@ static inline uint64_t poll_policy_hot_until(const struct poll_policy_queue *q)
 
 /* True: turn notifications on. */
 static inline bool poll_policy_notify_on(struct poll_policy_core *core, enum poll_policy_look look,
-					 bool in_flight, uint64_t now)
+                                         bool in_flight, uint64_t now)
 {
 	if (look == POLL_POLICY_EMPTY)
 		return now >= poll_policy_sleep_at(core, in_flight);

@@ -81,7 +81,8 @@ struct run {
 	uint64_t arrived[SIM_SOURCE_MAX]; /* of those served now */
 	uint64_t now;
 	unsigned in_flight;
-	struct sim_rng rng[SIM_SOURCE_MAX]; /* its own each: what a source does is no other's matter */
+	struct sim_rng
+	        rng[SIM_SOURCE_MAX]; /* its own each: what a source does is no other's matter */
 };
 
 static uint64_t draw(struct run *r, unsigned source, uint64_t poll_ns)
@@ -96,9 +97,9 @@ static void think(struct run *r, unsigned source, uint64_t poll_ns)
 }
 
 /*
- * The disk (source 0) holds in_flight requests, one at a time; the guest's slots (the other sources)
- * submit, wait for a completion and think. A disk that still has work goes on whether or not the core
- * has seen its last completion.
+ * The disk (source 0) holds in_flight requests, one at a time; the guest's slots (the other
+ * sources) submit, wait for a completion and think. A disk that still has work goes on whether or
+ * not the core has seen its last completion.
  */
 static void disk_serve(struct run *r, const bool *served)
 {
@@ -189,12 +190,14 @@ static void start(struct run *r, const struct sim_trace *trace, const struct sim
  * arrival i (polled[i + 1]: the next is i + 1, free since i) or was woken by it (woken[i]: free
  * wake_ns later, when those up to after[i] have come).
  */
-static uint64_t open_optimum(const struct sim_trace *trace, const struct sim_cfg *cfg, uint64_t count)
+static uint64_t open_optimum(const struct sim_trace *trace, const struct sim_cfg *cfg,
+                             uint64_t count)
 {
 	static struct run r;
 	uint64_t *at = malloc((count + 1) * sizeof(*at)), *sum = malloc((count + 1) * sizeof(*sum));
 	uint64_t *polled = malloc((count + 1) * sizeof(*polled)), best = SIM_NEVER;
-	uint64_t *woken = malloc((count + 1) * sizeof(*woken)), *after = malloc((count + 1) * sizeof(*after));
+	uint64_t *woken = malloc((count + 1) * sizeof(*woken)),
+	         *after = malloc((count + 1) * sizeof(*after));
 	uint64_t wake = cfg->wake_ns, w = 0;
 
 	start(&r, trace, cfg);
@@ -226,7 +229,8 @@ static uint64_t open_optimum(const struct sim_trace *trace, const struct sim_cfg
 			break;
 		}
 		awake = at[i] + wake;
-		sleep = wake + cfg->exit_ns + awake * (after[i] - i - 1) - (sum[after[i]] - sum[i + 1]);
+		sleep = wake + cfg->exit_ns + awake * (after[i] - i - 1) -
+		        (sum[after[i]] - sum[i + 1]);
 		for (bool first = true; first || (w < i && after[w] == i); first = false) {
 			uint64_t cost = first ? polled[i] : woken[w];
 			uint64_t since = first ? (i ? at[i - 1] : 1000) : at[w] + wake;
@@ -250,7 +254,7 @@ static uint64_t open_optimum(const struct sim_trace *trace, const struct sim_cfg
 }
 
 void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const struct sim_cfg *cfg,
-	     struct sim_result *result)
+             struct sim_result *result)
 {
 	static struct run r;
 	struct met *met = malloc(cfg->gaps * sizeof(*met));
@@ -258,8 +262,7 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 
 	start(&r, trace, cfg);
 	memset(result, 0, sizeof(*result));
-	policy->init(policy, cfg->wake_ns, cfg->exit_ns,
-		     trace->depth ? 2 : trace->sources);
+	policy->init(policy, cfg->wake_ns, cfg->exit_ns, trace->depth ? 2 : trace->sources);
 	while (result->gaps < cfg->gaps) {
 		uint64_t poll_ns = policy->decide(policy, r.now, r.in_flight != 0);
 		uint64_t first, gap, price, slept_at = 0, woke_ns = 0;
@@ -293,8 +296,7 @@ void sim_run(const struct sim_trace *trace, struct sim_policy *policy, const str
 			disk_serve(&r, served);
 			ring_fold(&r);
 		}
-		policy->learn(policy, r.now, gap, r.arrived, slept_at, woke_ns,
-			      kicked);
+		policy->learn(policy, r.now, gap, r.arrived, slept_at, woke_ns, kicked);
 	}
 	result->cost = result->polled + result->latency;
 	result->end = r.now;

@@ -20,14 +20,13 @@ double sim_limit(const struct sim_trace *trace, const struct sim_result *ours)
 }
 
 bool sim_limit_kept(const struct sim_trace *trace, const struct sim_cfg *cfg,
-		    const struct sim_result *ours)
+                    const struct sim_result *ours)
 {
-	return (double)ours->cost <=
-	       sim_limit(trace, ours) * (double)ours->optimum + learning(cfg);
+	return (double)ours->cost <= sim_limit(trace, ours) * (double)ours->optimum + learning(cfg);
 }
 
-bool sim_beats(const struct sim_trace *trace, const struct sim_cfg *cfg, const struct sim_result *ours,
-	       const struct sim_result *other, bool strict)
+bool sim_beats(const struct sim_trace *trace, const struct sim_cfg *cfg,
+               const struct sim_result *ours, const struct sim_result *other, bool strict)
 {
 	double allowed = strict ? 0 : learning(cfg);
 

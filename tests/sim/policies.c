@@ -1,6 +1,6 @@
 /*
- * Policies for the simulator: ours (the hypervisor's own object), QEMU's published rules written from
- * their description, and the trivial ones.
+ * Policies for the simulator: ours (the hypervisor's own object), QEMU's published rules written
+ * from their description, and the trivial ones.
  */
 #include "tests/sim/sim.h"
 
@@ -34,7 +34,7 @@ static uint64_t ours_decide(struct sim_policy *p, uint64_t now, bool in_flight)
 }
 
 static void ours_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, const uint64_t *arrived,
-		       uint64_t slept_at, uint64_t woke_ns, bool kicked)
+                       uint64_t slept_at, uint64_t woke_ns, bool kicked)
 {
 	(void)p;
 	(void)gap_ns;
@@ -108,8 +108,8 @@ static uint64_t rule_a(uint64_t ns, uint64_t block_ns, uint64_t shrink)
 	return ns < QEMU_CAP_NS ? ns : QEMU_CAP_NS;
 }
 
-static void qemu_a_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, const uint64_t *arrived,
-			 uint64_t slept_at, uint64_t woke_ns, bool kicked)
+static void qemu_a_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns,
+                         const uint64_t *arrived, uint64_t slept_at, uint64_t woke_ns, bool kicked)
 {
 	(void)slept_at;
 	(void)kicked;
@@ -118,25 +118,27 @@ static void qemu_a_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, co
 }
 
 /* 2025: the same for each source on its own; polls for the longest. */
-static void qemu_s_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, const uint64_t *arrived,
-			 uint64_t slept_at, uint64_t woke_ns, bool kicked)
+static void qemu_s_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns,
+                         const uint64_t *arrived, uint64_t slept_at, uint64_t woke_ns, bool kicked)
 {
 	(void)slept_at;
 	(void)kicked;
 	p->poll_ns = 0;
 	for (unsigned i = 0; i < qemu.sources; i++) {
 		if (arrived[i] != SIM_NEVER)
-			qemu.source_ns[i] = rule_a(qemu.source_ns[i], gap_ns + woke_ns, p->parameter);
+			qemu.source_ns[i] =
+			        rule_a(qemu.source_ns[i], gap_ns + woke_ns, p->parameter);
 		if (qemu.source_ns[i] > p->poll_ns)
 			p->poll_ns = qemu.source_ns[i];
 	}
 	qemu_active(arrived, now);
 }
 
-/* 2026: each source with an event averages the time it waited, a quiet one adds it up; either starts
- * over at the cap. The context's time grows to the largest average, or halves when that is small. */
-static void qemu_b_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, const uint64_t *arrived,
-			 uint64_t slept_at, uint64_t woke_ns, bool kicked)
+/* 2026: each source with an event averages the time it waited, a quiet one adds it up; either
+ * starts over at the cap. The context's time grows to the largest average, or halves when that is
+ * small. */
+static void qemu_b_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns,
+                         const uint64_t *arrived, uint64_t slept_at, uint64_t woke_ns, bool kicked)
 {
 	uint64_t block_ns = gap_ns + woke_ns, largest = 0;
 
@@ -148,7 +150,8 @@ static void qemu_b_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, co
 		if (arrived[i] == SIM_NEVER)
 			*ns = *ns ? *ns + block_ns : 0;
 		else
-			*ns = *ns ? *ns - (*ns >> p->parameter) + (block_ns >> p->parameter) : block_ns;
+			*ns = *ns ? *ns - (*ns >> p->parameter) + (block_ns >> p->parameter)
+			          : block_ns;
 		if (*ns >= QEMU_CAP_NS)
 			*ns = 0;
 		if (arrived[i] != SIM_NEVER && *ns > largest)
@@ -180,8 +183,8 @@ static uint64_t fixed_decide(struct sim_policy *p, uint64_t now, bool in_flight)
 	return p->poll_ns;
 }
 
-static void fixed_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, const uint64_t *arrived,
-			uint64_t slept_at, uint64_t woke_ns, bool kicked)
+static void fixed_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns,
+                        const uint64_t *arrived, uint64_t slept_at, uint64_t woke_ns, bool kicked)
 {
 	(void)p;
 	(void)now;
@@ -195,14 +198,14 @@ static void fixed_learn(struct sim_policy *p, uint64_t now, uint64_t gap_ns, con
 #define FIXED fixed_init, fixed_decide, fixed_learn
 
 struct sim_policy sim_policies[] = {
-	{"quell", ours_init, ours_decide, ours_learn, 0, 0, NULL},
-	{"qemu-a0", qemu_init, qemu_decide, qemu_a_learn, 0, 0, NULL},
-	{"qemu-a2", qemu_init, qemu_decide, qemu_a_learn, 2, 0, NULL},
-	{"qemu-s0", qemu_init, qemu_decide, qemu_s_learn, 0, 0, NULL},
-	{"qemu-b3", qemu_init, qemu_decide, qemu_b_learn, 3, 0, NULL},
-	{"price", FIXED, 1, 0, NULL},
-	{"32us", FIXED, 32768, 0, NULL},
-	{"never", FIXED, 0, 0, NULL},
-	{"always", FIXED, SIM_NEVER, 0, NULL},
+        {"quell", ours_init, ours_decide, ours_learn, 0, 0, NULL},
+        {"qemu-a0", qemu_init, qemu_decide, qemu_a_learn, 0, 0, NULL},
+        {"qemu-a2", qemu_init, qemu_decide, qemu_a_learn, 2, 0, NULL},
+        {"qemu-s0", qemu_init, qemu_decide, qemu_s_learn, 0, 0, NULL},
+        {"qemu-b3", qemu_init, qemu_decide, qemu_b_learn, 3, 0, NULL},
+        {"price", FIXED, 1, 0, NULL},
+        {"32us", FIXED, 32768, 0, NULL},
+        {"never", FIXED, 0, 0, NULL},
+        {"always", FIXED, SIM_NEVER, 0, NULL},
 };
 const unsigned sim_policy_count = sizeof(sim_policies) / sizeof(sim_policies[0]);

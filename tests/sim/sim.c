@@ -1,5 +1,6 @@
 /*
- * sim: the hypervisor's polling policy against QEMU's rules, fixed rules and the clairvoyant optimum.
+ * sim: the hypervisor's polling policy against QEMU's rules, fixed rules and the clairvoyant
+ * optimum.
  *
  * usage: sim [--csv] [--full] [--seed N] [--wake NS] [--exit NS] [--gaps N] [TRACE ..]
  * Exits 1 if a target is missed.
@@ -50,10 +51,10 @@ static double share(uint64_t part, uint64_t whole)
 }
 
 static void detail_print(const struct sim_trace *t, const struct sim_policy *p,
-			 const struct sim_result *r)
+                         const struct sim_result *r)
 {
 	const char *form = sim.csv ? "%s,%s,%s,%.5f,%.3f,%.3f,%.3f,%.5f,%.5f\n"
-				   : "%-7s %-20s %-8s %10.4f %10.3f %10.2f %10.2f %9.4f %9.4f\n";
+	                           : "%-7s %-20s %-8s %10.4f %10.3f %10.2f %10.2f %9.4f %9.4f\n";
 
 	printf(form, class_name(t->class), t->name, p->name, share(r->cost, r->optimum),
 	       100 * share(r->polled, r->end), share(r->polled, r->served) / 1000,
@@ -64,11 +65,13 @@ static void detail_print(const struct sim_trace *t, const struct sim_policy *p,
 static void detail_head(void)
 {
 	if (sim.csv)
-		printf("class,trace,policy,cost_over_optimum,polling_percent,polling_us_per_request,"
+		printf("class,trace,policy,cost_over_optimum,polling_percent,polling_us_per_"
+		       "request,"
 		       "latency_us_per_request,sleeps_per_request,kicks_per_request\n");
 	else
-		printf("\n%-7s %-20s %-8s %10s %10s %10s %10s %9s %9s\n", "class", "trace", "policy",
-		       "cost/opt", "poll cpu %", "poll us/rq", "lat us/rq", "sleeps/rq", "kicks/rq");
+		printf("\n%-7s %-20s %-8s %10s %10s %10s %10s %9s %9s\n", "class", "trace",
+		       "policy", "cost/opt", "poll cpu %", "poll us/rq", "lat us/rq", "sleeps/rq",
+		       "kicks/rq");
 }
 
 static void head_print(void)
@@ -162,7 +165,8 @@ static int summary_print(void)
 			x *= x;
 		printf(x < 100 ? " %8.4f" : " %8.0f", x);
 	}
-	printf("\n%u traces, %u limits missed; %u duels with QEMU's rules, %u lost (%u by less than the "
+	printf("\n%u traces, %u limits missed; %u duels with QEMU's rules, %u lost (%u by less "
+	       "than the "
 	       "%u prices that learning may cost)\n",
 	       sim.traces, sim.limits_missed, sim.duels, sim.lost, sim.lost_strictly - sim.lost,
 	       SIM_LEARNING);
@@ -177,11 +181,11 @@ static void options(int argc, char **argv)
 
 	for (i = 1; i < argc && argv[i][0] == '-'; i++) {
 		const char *value = i + 1 < argc ? argv[i + 1] : "";
-		uint64_t *number = !strcmp(argv[i], "--seed")	? &sim.cfg.seed
-				   : !strcmp(argv[i], "--wake") ? &sim.cfg.wake_ns
-				   : !strcmp(argv[i], "--exit") ? &sim.cfg.exit_ns
-				   : !strcmp(argv[i], "--gaps") ? &sim.cfg.gaps
-								: NULL;
+		uint64_t *number = !strcmp(argv[i], "--seed")   ? &sim.cfg.seed
+		                   : !strcmp(argv[i], "--wake") ? &sim.cfg.wake_ns
+		                   : !strcmp(argv[i], "--exit") ? &sim.cfg.exit_ns
+		                   : !strcmp(argv[i], "--gaps") ? &sim.cfg.gaps
+		                                                : NULL;
 
 		if (!strcmp(argv[i], "--csv")) {
 			sim.csv = true;
@@ -191,8 +195,9 @@ static void options(int argc, char **argv)
 			*number = strtoull(value, NULL, 10);
 			i++;
 		} else {
-			fprintf(stderr, "usage: sim [--csv] [--full] [--seed N] [--wake NS] [--exit NS] "
-					"[--gaps N] [TRACE ..]\n");
+			fprintf(stderr,
+			        "usage: sim [--csv] [--full] [--seed N] [--wake NS] [--exit NS] "
+			        "[--gaps N] [TRACE ..]\n");
 			exit(2);
 		}
 	}

@@ -59,7 +59,8 @@ static uint64_t mixed(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)s;
 	(void)poll_ns;
-	return ns((sim_uniform(t->rng) < t->p[2] ? t->p[0] : t->p[1]) * (t->p[3] > 0 ? sim_exponential(t->rng) : 1));
+	return ns((sim_uniform(t->rng) < t->p[2] ? t->p[0] : t->p[1]) *
+	          (t->p[3] > 0 ? sim_exponential(t->rng) : 1));
 }
 
 /* c gaps of a, then d of b. */
@@ -82,7 +83,8 @@ static uint64_t bursty(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	(void)s;
 	(void)poll_ns;
-	return ns((sim_uniform(t->rng) * t->p[2] < 1 ? t->p[1] : t->p[0]) * sim_exponential(t->rng));
+	return ns((sim_uniform(t->rng) * t->p[2] < 1 ? t->p[1] : t->p[0]) *
+	          sim_exponential(t->rng));
 }
 
 /* Heavy tail (Pareto, exponent 1 or 2 as b says) from a. */
@@ -141,12 +143,13 @@ static uint64_t dearer(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 	if (t->count++ == 0)
 		t->level = (double)t->wake_ns;
 	t->wake_ns = ns(t->level * (t->count > (uint64_t)often ? t->p[2] : 1) *
-			(0.75 + 0.5 * sim_uniform(t->rng)));
-	return ns((sim_uniform(t->rng) < t->p[1] ? t->p[0] : 40 * t->p[0]) * sim_exponential(t->rng));
+	                (0.75 + 0.5 * sim_uniform(t->rng)));
+	return ns((sim_uniform(t->rng) < t->p[1] ? t->p[0] : 40 * t->p[0]) *
+	          sim_exponential(t->rng));
 }
 
-/* Disk (source 0): b; thinking guest: a; each varies by c; d: the disk's tail, one in d is ten times
- * as slow. */
+/* Disk (source 0): b; thinking guest: a; each varies by c; d: the disk's tail, one in d is ten
+ * times as slow. */
 static uint64_t disk(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 {
 	double x = (s == 0 ? t->p[1] : t->p[0]) * (1 + t->p[2] * (2 * sim_uniform(t->rng) - 1));
@@ -225,75 +228,77 @@ static uint64_t greedy(struct sim_trace *t, unsigned s, uint64_t poll_ns)
 #define A SIM_ADVERSE
 #define O SIM_ONLINE
 /* Sources, depth, parameters. */
-#define TRACE(trace, kind, generator, count, queue_depth, ...)                                        \
-	{.name = trace, .class = kind, .gap = generator, .sources = count, .depth = queue_depth,  \
-	 .open = count > 1 && queue_depth == 0,                                                    \
-	 .p = {__VA_ARGS__}}
+#define TRACE(trace, kind, generator, count, queue_depth, ...)                                     \
+	{                                                                                          \
+		.name = trace, .class = kind, .gap = generator, .sources = count,                  \
+		.depth = queue_depth, .open = count > 1 && queue_depth == 0,                       \
+		.p = { __VA_ARGS__ }                                                               \
+	}
 
 struct sim_trace sim_traces[] = {
-	TRACE("const-1us", S, constant, 1, 0, 1 * US),
-	TRACE("const-2us", S, constant, 1, 0, 2 * US),
-	TRACE("const-5us", S, constant, 1, 0, 5 * US),
-	TRACE("const-10us", S, constant, 1, 0, 10 * US),
-	TRACE("const-19us", S, constant, 1, 0, 19 * US),
-	TRACE("const-21us", S, constant, 1, 0, 21 * US),
-	TRACE("const-30us", S, constant, 1, 0, 30 * US),
-	TRACE("const-40us", S, constant, 1, 0, 40 * US),
-	TRACE("const-100us", S, constant, 1, 0, 100 * US),
-	TRACE("const-1ms", S, constant, 1, 0, 1 * MS),
-	TRACE("const-10ms", S, constant, 1, 0, 10 * MS),
-	TRACE("jitter-10us", S, jittered, 1, 0, 10 * US, 0.1),
-	TRACE("jitter-19us", S, jittered, 1, 0, 19 * US, 0.1),
-	TRACE("jitter-21us", S, jittered, 1, 0, 21 * US, 0.1),
-	TRACE("jitter-30us", S, jittered, 1, 0, 30 * US, 0.5),
-	TRACE("poisson-1us", S, poisson, 1, 0, 1 * US),
-	TRACE("poisson-2us", S, poisson, 1, 0, 2 * US),
-	TRACE("poisson-5us", S, poisson, 1, 0, 5 * US),
-	TRACE("poisson-10us", S, poisson, 1, 0, 10 * US),
-	TRACE("poisson-18us", S, poisson, 1, 0, 18 * US),
-	TRACE("poisson-22us", S, poisson, 1, 0, 22 * US),
-	TRACE("poisson-40us", S, poisson, 1, 0, 40 * US),
-	TRACE("poisson-100us", S, poisson, 1, 0, 100 * US),
-	TRACE("poisson-1ms", S, poisson, 1, 0, 1 * MS),
-	TRACE("poisson-10ms", S, poisson, 1, 0, 10 * MS),
-	TRACE("mix-2us-200us", S, mixed, 1, 0, 2 * US, 200 * US, 0.5),
-	TRACE("mix-5us-25us", S, mixed, 1, 0, 5 * US, 25 * US, 0.5),
-	TRACE("mix-exp-3us-1ms", S, mixed, 1, 0, 3 * US, 1 * MS, 0.8, 1),
-	TRACE("alternate-5us-50us", S, phases, 1, 0, 5 * US, 50 * US, 1, 1),
-	TRACE("2const-50us-70us", S, constant, 2, 0, 50 * US, 70 * US),
-	TRACE("4const-100us-1ms", S, constant, 4, 0, 100 * US, 230 * US, 510 * US, 1 * MS),
-	TRACE("8const-60us-1ms", S, spread, 8, 0, 60 * US),
-	TRACE("4poisson-100us-10ms", S, poisson, 4, 0, 100 * US, 200 * US, 1 * MS, 10 * MS),
-	TRACE("16poisson-160us", S, poisson, 16, 0, 160 * US),
-	TRACE("1fast-7slow", S, one_fast, 8, 0, 3 * US, 1 * MS),
-	TRACE("disk-80us-qd1", S, disk, 2, 1, 5 * US, 80 * US, 0.1),
-	TRACE("disk-10us-qd1", S, disk, 2, 1, 3 * US, 10 * US, 0.1),
-	TRACE("disk-12us-tail-qd1", S, disk, 2, 1, 3 * US, 12 * US, 0.1, 50),
-	TRACE("disk-4ms-qd1", S, disk, 2, 1, 50 * US, 4 * MS, 0.3),
-	TRACE("disk-20us-qd64", S, disk, 65, 64, 5 * US, 20 * US, 0.5),
-	TRACE("disk-2us-qd64", S, disk, 65, 64, 5 * US, 2 * US, 0.5),
-	TRACE("disk-100us-qd64", S, disk, 65, 64, 5 * US, 100 * US, 0.5),
-	TRACE("2const-30us-40us", C, constant, 2, 0, 30 * US, 40 * US),
-	TRACE("bursty-2us-500us", C, bursty, 1, 0, 2 * US, 500 * US, 50),
-	TRACE("bursty-3us-10ms", C, bursty, 1, 0, 3 * US, 10 * MS, 8),
-	TRACE("heavy-1us", C, heavy, 1, 0, 1 * US, 1),
-	TRACE("heavy-10us", C, heavy, 1, 0, 10 * US, 2),
-	TRACE("onoff-200us-50us", C, on_off, 1, 0, 200 * US, 50 * US, 5 * US),
-	TRACE("onoff-1ms-1ms", C, on_off, 1, 0, 1 * MS, 1 * MS, 5 * US),
-	TRACE("onoff-100ms-900ms", C, on_off, 1, 0, 100 * MS, 900 * MS, 15 * US),
-	TRACE("onoff-2ms-9s", C, on_off, 1, 0, 2 * MS, 9000 * MS, 10 * US),
-	TRACE("phases-5us-40us", C, phases, 1, 0, 5 * US, 40 * US, 1000, 1000),
-	TRACE("phases-exp-3us-60us", C, phases_random, 1, 0, 3 * US, 60 * US, 300, 300),
-	TRACE("phases-2us-1ms-20", C, phases, 1, 0, 2 * US, 1 * MS, 20, 20),
-	TRACE("diurnal-2us-2ms", C, diurnal, 1, 0, 2 * US, 2 * MS, 16000, 0.001),
-	TRACE("wake-3x-dearer", C, dearer, 1, 0, 8 * US, 0.7, 3),
-	TRACE("adv-ladder", A, ladder, 1, 0, 0),
-	TRACE("adv-sawtooth", A, sawtooth, 1, 0, 1 * US, 45 * US),
-	TRACE("adv-regimes-50", A, regimes, 1, 0, 50),
-	TRACE("adv-regimes-5", A, regimes, 1, 0, 5),
-	TRACE("adv-just-after", O, just_after, 1, 0, 0),
-	TRACE("adv-betray-long", O, betray, 1, 0, 200, 1 * MS, 20),
-	TRACE("adv-betray-short", O, betray, 1, 0, 200, 3 * US, 20),
-	TRACE("adv-greedy", O, greedy, 1, 0, 2 * US),
+        TRACE("const-1us", S, constant, 1, 0, 1 * US),
+        TRACE("const-2us", S, constant, 1, 0, 2 * US),
+        TRACE("const-5us", S, constant, 1, 0, 5 * US),
+        TRACE("const-10us", S, constant, 1, 0, 10 * US),
+        TRACE("const-19us", S, constant, 1, 0, 19 * US),
+        TRACE("const-21us", S, constant, 1, 0, 21 * US),
+        TRACE("const-30us", S, constant, 1, 0, 30 * US),
+        TRACE("const-40us", S, constant, 1, 0, 40 * US),
+        TRACE("const-100us", S, constant, 1, 0, 100 * US),
+        TRACE("const-1ms", S, constant, 1, 0, 1 * MS),
+        TRACE("const-10ms", S, constant, 1, 0, 10 * MS),
+        TRACE("jitter-10us", S, jittered, 1, 0, 10 * US, 0.1),
+        TRACE("jitter-19us", S, jittered, 1, 0, 19 * US, 0.1),
+        TRACE("jitter-21us", S, jittered, 1, 0, 21 * US, 0.1),
+        TRACE("jitter-30us", S, jittered, 1, 0, 30 * US, 0.5),
+        TRACE("poisson-1us", S, poisson, 1, 0, 1 * US),
+        TRACE("poisson-2us", S, poisson, 1, 0, 2 * US),
+        TRACE("poisson-5us", S, poisson, 1, 0, 5 * US),
+        TRACE("poisson-10us", S, poisson, 1, 0, 10 * US),
+        TRACE("poisson-18us", S, poisson, 1, 0, 18 * US),
+        TRACE("poisson-22us", S, poisson, 1, 0, 22 * US),
+        TRACE("poisson-40us", S, poisson, 1, 0, 40 * US),
+        TRACE("poisson-100us", S, poisson, 1, 0, 100 * US),
+        TRACE("poisson-1ms", S, poisson, 1, 0, 1 * MS),
+        TRACE("poisson-10ms", S, poisson, 1, 0, 10 * MS),
+        TRACE("mix-2us-200us", S, mixed, 1, 0, 2 * US, 200 * US, 0.5),
+        TRACE("mix-5us-25us", S, mixed, 1, 0, 5 * US, 25 * US, 0.5),
+        TRACE("mix-exp-3us-1ms", S, mixed, 1, 0, 3 * US, 1 * MS, 0.8, 1),
+        TRACE("alternate-5us-50us", S, phases, 1, 0, 5 * US, 50 * US, 1, 1),
+        TRACE("2const-50us-70us", S, constant, 2, 0, 50 * US, 70 * US),
+        TRACE("4const-100us-1ms", S, constant, 4, 0, 100 * US, 230 * US, 510 * US, 1 * MS),
+        TRACE("8const-60us-1ms", S, spread, 8, 0, 60 * US),
+        TRACE("4poisson-100us-10ms", S, poisson, 4, 0, 100 * US, 200 * US, 1 * MS, 10 * MS),
+        TRACE("16poisson-160us", S, poisson, 16, 0, 160 * US),
+        TRACE("1fast-7slow", S, one_fast, 8, 0, 3 * US, 1 * MS),
+        TRACE("disk-80us-qd1", S, disk, 2, 1, 5 * US, 80 * US, 0.1),
+        TRACE("disk-10us-qd1", S, disk, 2, 1, 3 * US, 10 * US, 0.1),
+        TRACE("disk-12us-tail-qd1", S, disk, 2, 1, 3 * US, 12 * US, 0.1, 50),
+        TRACE("disk-4ms-qd1", S, disk, 2, 1, 50 * US, 4 * MS, 0.3),
+        TRACE("disk-20us-qd64", S, disk, 65, 64, 5 * US, 20 * US, 0.5),
+        TRACE("disk-2us-qd64", S, disk, 65, 64, 5 * US, 2 * US, 0.5),
+        TRACE("disk-100us-qd64", S, disk, 65, 64, 5 * US, 100 * US, 0.5),
+        TRACE("2const-30us-40us", C, constant, 2, 0, 30 * US, 40 * US),
+        TRACE("bursty-2us-500us", C, bursty, 1, 0, 2 * US, 500 * US, 50),
+        TRACE("bursty-3us-10ms", C, bursty, 1, 0, 3 * US, 10 * MS, 8),
+        TRACE("heavy-1us", C, heavy, 1, 0, 1 * US, 1),
+        TRACE("heavy-10us", C, heavy, 1, 0, 10 * US, 2),
+        TRACE("onoff-200us-50us", C, on_off, 1, 0, 200 * US, 50 * US, 5 * US),
+        TRACE("onoff-1ms-1ms", C, on_off, 1, 0, 1 * MS, 1 * MS, 5 * US),
+        TRACE("onoff-100ms-900ms", C, on_off, 1, 0, 100 * MS, 900 * MS, 15 * US),
+        TRACE("onoff-2ms-9s", C, on_off, 1, 0, 2 * MS, 9000 * MS, 10 * US),
+        TRACE("phases-5us-40us", C, phases, 1, 0, 5 * US, 40 * US, 1000, 1000),
+        TRACE("phases-exp-3us-60us", C, phases_random, 1, 0, 3 * US, 60 * US, 300, 300),
+        TRACE("phases-2us-1ms-20", C, phases, 1, 0, 2 * US, 1 * MS, 20, 20),
+        TRACE("diurnal-2us-2ms", C, diurnal, 1, 0, 2 * US, 2 * MS, 16000, 0.001),
+        TRACE("wake-3x-dearer", C, dearer, 1, 0, 8 * US, 0.7, 3),
+        TRACE("adv-ladder", A, ladder, 1, 0, 0),
+        TRACE("adv-sawtooth", A, sawtooth, 1, 0, 1 * US, 45 * US),
+        TRACE("adv-regimes-50", A, regimes, 1, 0, 50),
+        TRACE("adv-regimes-5", A, regimes, 1, 0, 5),
+        TRACE("adv-just-after", O, just_after, 1, 0, 0),
+        TRACE("adv-betray-long", O, betray, 1, 0, 200, 1 * MS, 20),
+        TRACE("adv-betray-short", O, betray, 1, 0, 200, 3 * US, 20),
+        TRACE("adv-greedy", O, greedy, 1, 0, 2 * US),
 };
 const unsigned sim_trace_count = sizeof(sim_traces) / sizeof(sim_traces[0]);

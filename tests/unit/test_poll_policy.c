@@ -321,7 +321,8 @@ static void many_regular_queues(void)
 		CHECK_EQ(queue[i].slot, 0);
 }
 
-/* In every window of time cost <= 2 x optimum + SIM_LEARNING prices, whatever the adversary does. */
+/* In every window of time cost <= 2 x optimum + SIM_LEARNING prices, whatever the adversary does.
+ */
 static void never_above_twice_the_optimum(void)
 {
 	struct sim_rng rng = {7};
@@ -351,7 +352,8 @@ static void never_above_twice_the_optimum(void)
 			worst = above - lowest > worst ? above - lowest : worst;
 		}
 		if (worst > (int64_t)SIM_LEARNING * PRICE)
-			printf("  style %u: 2 x optimum + %.1f prices\n", style, (double)worst / PRICE);
+			printf("  style %u: 2 x optimum + %.1f prices\n", style,
+			       (double)worst / PRICE);
 		CHECK(worst <= (int64_t)SIM_LEARNING * PRICE);
 	}
 }
@@ -486,4 +488,5 @@ TESTS(T(four_cases), T(first_gap_sleeps_at_once), T(steady_gaps_are_learned),
       T(timer_wakeup_changes_nothing), T(mailbox_wakeup_changes_nothing),
       T(overdue_queue_is_forgotten), T(busy_passes_are_not_gaps), T(hot_time),
       T(nearest_arrival_counts), T(many_regular_queues), T(never_above_twice_the_optimum),
-      T(recovers_from_an_adversary), T(old_gaps_fade), T(absurd_times), T(simulator_is_right), T(same_seed_same_result), T(traces))
+      T(recovers_from_an_adversary), T(old_gaps_fade), T(absurd_times), T(simulator_is_right),
+      T(same_seed_same_result), T(traces))
