@@ -7,8 +7,12 @@ struct ramdisk {
 	struct bio_dev dev;
 	uint8_t *base;
 	struct bio_list submitted, committed;
+	uint64_t done_bytes;          /* of the first of committed, */
+	uint64_t seg, seg_done_bytes; /* and where in its segments that is */
 	char name[16];
 };
+
+#define POLL_BYTES MIB
 
 static struct ramdisk *ramdisk_of(struct bio_dev *dev)
 {
@@ -32,55 +36,78 @@ static void ramdisk_commit(struct bio_dev *dev)
 	bio_list_splice(&ramdisk_of(dev)->committed, &ramdisk_of(dev)->submitted);
 }
 
-static uint8_t ramdisk_copy(const struct bio *bio, uint8_t *data)
+/* The next bytes of a transfer, at most room_bytes. Returns how many; 0: the segments end too early. */
+static uint64_t transfer_step(struct ramdisk *r, const struct bio *bio, uint8_t *data,
+                              uint64_t room_bytes)
 {
-	uint64_t left_bytes = bio->sector_count << BIO_SECTOR_SHIFT;
+	const struct bio_seg *seg = &bio->segs[r->seg];
+	uint64_t len_bytes;
+	void *mem;
 
-	for (unsigned i = 0; i < bio->seg_count && left_bytes; i++) {
-		void *mem = (void *)(uintptr_t)bio->segs[i].hpa;
-		uint64_t len_bytes = MIN(bio->segs[i].len_bytes, left_bytes);
-
-		if (bio->op == BIO_READ)
-			memcpy(mem, data, len_bytes);
-		else
-			memcpy(data, mem, len_bytes);
-		data += len_bytes;
-		left_bytes -= len_bytes;
+	if (r->seg == bio->seg_count)
+		return 0;
+	len_bytes = MIN(seg->len_bytes - r->seg_done_bytes, room_bytes);
+	mem = (void *)(uintptr_t)(seg->hpa + r->seg_done_bytes);
+	if (bio->op == BIO_READ)
+		memcpy(mem, data, len_bytes);
+	else
+		memcpy(data, mem, len_bytes);
+	r->seg_done_bytes += len_bytes;
+	if (r->seg_done_bytes == seg->len_bytes) {
+		r->seg++;
+		r->seg_done_bytes = 0;
 	}
-	return left_bytes ? BIO_EINVAL : BIO_OK;
+	return len_bytes;
 }
 
-static uint8_t ramdisk_execute(struct ramdisk *r, const struct bio *bio)
+static uint8_t bio_check(const struct ramdisk *r, const struct bio *bio)
 {
-	uint8_t *data;
-
 	if (bio->op == BIO_FLUSH)
 		return BIO_OK;
 	if (bio->sector > r->dev.sector_count ||
 	    bio->sector_count > r->dev.sector_count - bio->sector)
 		return BIO_EINVAL;
-	data = r->base + (bio->sector << BIO_SECTOR_SHIFT);
-	switch (bio->op) {
-	case BIO_READ:
-	case BIO_WRITE:
-		return ramdisk_copy(bio, data);
-	case BIO_DISCARD:
-	case BIO_WRITE_ZEROES:
-		memset(data, 0, bio->sector_count << BIO_SECTOR_SHIFT);
-		return BIO_OK;
-	default:
-		return BIO_ENOTSUP;
-	}
+	return bio->op <= BIO_WRITE_ZEROES ? BIO_OK : BIO_ENOTSUP;
 }
 
+/* Goes on with the oldest bio as far as *room_bytes reach, and takes from them. True: it is over. */
+static bool bio_step(struct ramdisk *r, struct bio *bio, uint64_t *room_bytes)
+{
+	uint64_t all_bytes = bio->op == BIO_FLUSH ? 0 : bio->sector_count << BIO_SECTOR_SHIFT;
+	uint8_t *base = r->base + (bio->sector << BIO_SECTOR_SHIFT);
+
+	bio->status = bio_check(r, bio);
+	while (bio->status == BIO_OK && r->done_bytes < all_bytes) {
+		uint64_t len_bytes = MIN(all_bytes - r->done_bytes, *room_bytes);
+
+		if (!len_bytes)
+			return false;
+		if (bio->op == BIO_READ || bio->op == BIO_WRITE) {
+			bool last = r->seg == bio->seg_count;
+
+			len_bytes = transfer_step(r, bio, base + r->done_bytes, len_bytes);
+			if (last)
+				bio->status = BIO_EINVAL;
+		} else {
+			memset(base + r->done_bytes, 0, len_bytes);
+		}
+		r->done_bytes += len_bytes;
+		*room_bytes -= len_bytes;
+	}
+	r->done_bytes = r->seg_done_bytes = r->seg = 0;
+	return true;
+}
+
+/* A poll moves no more than POLL_BYTES, however large the requests are: others wait meanwhile. */
 static unsigned ramdisk_poll(struct bio_dev *dev, unsigned budget)
 {
 	struct ramdisk *r = ramdisk_of(dev);
+	uint64_t room_bytes = POLL_BYTES;
 	unsigned done = 0;
 	struct bio *bio;
 
-	while (done < budget && (bio = bio_list_pop(&r->committed))) {
-		bio->status = ramdisk_execute(r, bio);
+	while (done < budget && (bio = r->committed.head) && bio_step(r, bio, &room_bytes)) {
+		bio_list_pop(&r->committed);
 		done++;
 		dev->in_flight--;
 		dev->commands++;

@@ -4,6 +4,7 @@
 #include "tests/fake/platform.h"
 #include "tests/unit/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static unsigned done_count;
@@ -80,6 +81,51 @@ static void test_ramdisk_data(void)
 	CHECK_EQ(disk[1024], (uint8_t)(1024 * 7));
 	CHECK_EQ(run(dev, bio_of(BIO_FLUSH, 0, 0, NULL, 0)), BIO_OK);
 	fake_reset();
+}
+
+/* One guest's large requests must not hold up the core that serves the others. */
+static void test_ramdisk_slices(void)
+{
+	uint64_t len = 8 * MIB;
+	uint8_t *disk = calloc(1, len), *mem = calloc(1, len);
+	struct bio_seg segs[] = {{(uintptr_t)mem, 3 * MIB + 1}, {(uintptr_t)mem + 3 * MIB + 1, 0},
+	                         {(uintptr_t)mem + 3 * MIB + 1, 5 * MIB - 1}};
+	struct bio bios[3];
+	struct bio_dev *dev;
+	unsigned polls = 0;
+
+	fake_reset();
+	done_count = 0;
+	dev = ramdisk_create((uintptr_t)disk, len);
+	for (uint64_t i = 0; i < len; i++)
+		mem[i] = (uint8_t)(i % 251 + 1);
+	bios[0] = bio_of(BIO_WRITE, 0, len >> 9, segs, 3);
+	bios[1] = bio_of(BIO_WRITE_ZEROES, 8, (2 * MIB >> 9), NULL, 0);
+	bios[2] = bio_of(BIO_FLUSH, 0, 0, NULL, 0);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(bio_submit(dev, &bios[i]), 0);
+	dev->ops->commit(dev);
+	while (done_count < 3 && polls++ < 100) {
+		bio_poll(dev, 8);
+		if (polls < 7) {
+			CHECK_EQ(disk[polls * MIB - 1], mem[polls * MIB - 1]);
+			CHECK_EQ(disk[polls * MIB], 0);
+			CHECK_EQ(done_count, 0);
+		}
+	}
+	CHECK_EQ(polls, 10);
+	CHECK_EQ(dev->in_flight, 0);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(bios[i].status, BIO_OK);
+	CHECK(!memcmp(disk, mem, 4096));
+	CHECK(!memcmp(disk + 4096 + 2 * MIB, mem + 4096 + 2 * MIB, len - 4096 - 2 * MIB));
+	for (uint64_t i = 0; i < 2 * MIB; i++)
+		if (disk[4096 + i]) {
+			CHECK_EQ(i, 2 * MIB);
+			break;
+		}
+	free(disk);
+	free(mem);
 }
 
 static void test_ramdisk_refusals(void)
@@ -217,5 +263,5 @@ static void test_run_sync(void)
 	fake_reset();
 }
 
-TESTS(T(test_ramdisk_data), T(test_ramdisk_refusals), T(test_ramdisk_batch), T(test_null),
+TESTS(T(test_ramdisk_data), T(test_ramdisk_slices), T(test_ramdisk_refusals), T(test_ramdisk_batch), T(test_null),
       T(test_run_sync))
