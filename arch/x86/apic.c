@@ -38,7 +38,6 @@ enum apic_reg {
 #define DELIVER_INIT    0x500u
 #define DELIVER_STARTUP 0x600u
 #define ICR_ASSERT      BIT(14)
-#define ICR_OTHERS      (3u << 18)
 #define DIVIDE_BY_1     0xbu
 
 /* Written by the boot core before others start. */
@@ -187,8 +186,16 @@ void apic_stop_others(void)
 {
 	if (!apic.x2 && !apic.regs)
 		return;
-	icr_write(0, ICR_ASSERT | ICR_OTHERS | CORE_VECTOR_STOP);
-	icr_write(0, ICR_ASSERT | ICR_OTHERS | DELIVER_NMI);
+	/* Not to all: a core that never started is still in firmware's hands, in memory that was given
+	 * away since, and an NMI would make it use the tables it once had there. */
+	for (unsigned i = 0; i < core_count(); i++) {
+		const struct percore *pc = percore_of(i);
+
+		if (!pc || pc == percore_self() || !core_online(i))
+			continue;
+		icr_write(pc->apic_id, ICR_ASSERT | CORE_VECTOR_STOP);
+		icr_write(pc->apic_id, ICR_ASSERT | DELIVER_NMI);
+	}
 }
 
 void apic_timer_free_run(void)

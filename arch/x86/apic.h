@@ -22,7 +22,7 @@ void apic_eoi(void);
 void apic_send(uint32_t apic_id, uint8_t vector);
 void apic_send_init(uint32_t apic_id);
 void apic_send_sipi(uint32_t apic_id, uint8_t page);
-/* NMI to all cores but this one; for panics. */
+/* NMI to all cores that have started but this one: the end, or a panic. */
 void apic_stop_others(void);
 
 /* Free-running count-down of the masked timer, for calibration. Boot core. */
