@@ -167,8 +167,7 @@ $(B)/hvm-smoke.efi: $(B)/hvm-smoke.elf
 # Linked from the hypervisor's own objects, so that what is measured is what runs.
 BENCH_CF  := -std=c11 -O2 -g $(WARN) -I. -D_GNU_SOURCE -fno-strict-aliasing -MMD -MP -pthread
 BENCH_O   := $(patsubst %.c,$(B)/bench/%.o,$(wildcard tests/bench/*.c) tests/fake/virtio_guest.c)
-BENCH_EFI := $(patsubst %.c,$(B)/efi/%.o,$(wildcard $(addprefix vmm/,ioloop*.c ready.c poll_policy.c gmem.c fmt.c) \
-             virtio/ring.c virtio/blk*.c drivers/*.c drivers/*/*.c) arch/x86/string.c)
+BENCH_EFI := $(PORTABLE:%.c=$(B)/efi/%.o) $(B)/efi/arch/x86/string.o
 
 .PHONY: bench-native
 $(B)/bench/%.o: %.c Makefile
@@ -189,27 +188,44 @@ bench-native: $(B)/bench/native
 
 # --- races: the loop, guests and a device on threads, under ThreadSanitizer and without ------------
 #   make tsan [TIME=SECONDS] [REQUESTS=N]: at most so much for each of eight cases; ROUNDS=N
-RACES_C  := $(wildcard $(addprefix vmm/,ioloop*.c ready.c poll_policy.c gmem.c) virtio/ring.c virtio/blk*.c) \
-            tests/fake/virtio_guest.c tests/tsan/races.c
-RACES_CF := -std=c11 -g $(WARN) -I. -D_GNU_SOURCE -fno-strict-aliasing -pthread
+RACES_C  := $(PORTABLE) tests/fake/virtio_guest.c
+RACES_CF := -std=c11 -g $(WARN) -I. -I$(B)/gen -D_GNU_SOURCE -fno-strict-aliasing -pthread -MMD -MP
+TSAN_CF  := $(RACES_CF) -O1 -fsanitize=thread -Wno-tsan
+PLAIN_CF := $(RACES_CF) -O2
 TIME     ?= 30
 REQUESTS ?= 1300000
 ROUNDS   ?= 5000000
 .PHONY: tsan
 
-$(B)/tsan/races: $(RACES_C) $(wildcard vmm/*.h virtio/*.h drivers/*.h arch/*.h tests/fake/*.h) Makefile
+$(B)/tsan/san/%.o: %.c Makefile | $(B)/gen/stamp
 	@mkdir -p $(@D)
-	@echo "  TSANCC  $@"
-	@$(HOSTCC) $(RACES_CF) -O1 -fsanitize=thread -Wno-tsan $(RACES_C) -o $@
+	@echo "  TSANCC  $<"
+	@$(HOSTCC) $(TSAN_CF) -c $< -o $@
 
 # The store buffers are the processor's own only where no sanitizer stands between.
-$(B)/tsan/races-plain: $(B)/tsan/races
-	@$(HOSTCC) $(RACES_CF) -O2 $(RACES_C) -o $@
+$(B)/tsan/plain/%.o: %.c Makefile | $(B)/gen/stamp
+	@mkdir -p $(@D)
+	@echo "  PLAINCC $<"
+	@$(HOSTCC) $(PLAIN_CF) -c $< -o $@
+
+$(B)/tsan/san/libquell.a: $(RACES_C:%.c=$(B)/tsan/san/%.o)
+	@rm -f $@; ar rcs $@ $^
+
+$(B)/tsan/plain/libquell.a: $(RACES_C:%.c=$(B)/tsan/plain/%.o)
+	@rm -f $@; ar rcs $@ $^
+
+$(B)/tsan/races: $(B)/tsan/san/tests/tsan/races.o $(B)/tsan/san/libquell.a
+	@$(HOSTCC) $(TSAN_CF) $^ -o $@
+
+$(B)/tsan/races-plain: $(B)/tsan/plain/tests/tsan/races.o $(B)/tsan/plain/libquell.a
+	@$(HOSTCC) $(PLAIN_CF) $^ -o $@
 
 tsan: $(B)/tsan/races $(B)/tsan/races-plain
 	@$(B)/tsan/races $(TIME) $(REQUESTS) $(ROUNDS)
 	@$(B)/tsan/races-plain $(TIME) $(REQUESTS) $(ROUNDS)
 	@$(B)/tsan/races-plain --mutant
+
+-include $(shell find $(B)/tsan -type f -name '*.d' 2>/dev/null)
 
 # --- every figure by name: Quell and the peer on the same emulated machine, and the hosted loop -------
 #   make bench [BENCH_ARGS="--pairs 5"] [PEER=DIR] [RIG=DIR]: under 20 minutes on two cores
