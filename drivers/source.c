@@ -144,7 +144,8 @@ static int by_number(struct disk *d, uint32_t number, struct target *out, struct
 	const struct gpt *gpt = disk_gpt(d);
 
 	if (!gpt) {
-		text_add(err, "no partition %u on %s: %s", number, d->dev->name, d->gpt_err);
+		text_add(err, "no partition %u on %s: %s%s", number, d->dev->name, d->gpt_err,
+		         d->gpt_rc == -EINVAL ? ": repair its table first" : "");
 		return d->gpt_rc;
 	}
 	*out = (struct target){.disk = d, .part = gpt_by_number(gpt, number)};
@@ -179,7 +180,7 @@ static int by_name(const char *source, struct target *out, struct text *err)
 		if (has_name(&disks[i]))
 			text_add(err, "%s%s", named++ ? ", " : "", disks[i].dev->name);
 	if (!named)
-		text_add(err, "none");
+		text_add(err, "none; is the drive there, and what do the lines above say of it?");
 	return -ENOENT;
 }
 

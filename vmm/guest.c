@@ -97,6 +97,7 @@ static int memory_create(struct vm *vm, struct manifest_error *err)
 static int vcpus_create(struct vm *vm, const uint32_t *cores, struct manifest_error *err)
 {
 	const struct manifest_guest *config = vm->config;
+	int error;
 
 	for (unsigned i = 0; i < config->vcpus; i++) {
 		struct vcpu *v = plat_mem_alloc(sizeof(*v), CACHE_LINE_BYTES);
@@ -117,7 +118,13 @@ static int vcpus_create(struct vm *vm, const uint32_t *cores, struct manifest_er
 		v->hv.rflags = 2;
 		vlapic_init(&v->lapic, v, i, i == 0, vm->tsc_offset);
 		msr_init(v);
-		if (hvm->vcpu_init(&v->hv))
+		error = hvm->vcpu_init(&v->hv);
+		if (error == -ENOSPC)
+			return fail(err, config->vcpus_pos.line ? config->vcpus_pos : config->pos,
+			            "guest \"%s\": the processor has no address-space tag left for "
+			            "vCPU %u: give fewer vcpus",
+			            vm->name, i);
+		if (error)
 			return fail(err, config->pos, "guest \"%s\": no memory for vCPU %u", vm->name, i);
 	}
 	return 0;

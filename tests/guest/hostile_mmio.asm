@@ -4,7 +4,7 @@
 %include "bzimage.inc"
 %include "hostile.inc"
 
-BAR equ 0xc0000000	; the first disk's registers; its notify page, and the next disk's, follow
+BAR equ 0xc0000000	; the first disk's registers; its notify page follows 16 KiB on
 
 %macro expect_none 1
 	TRY_END
@@ -22,15 +22,15 @@ odd:
 	lock bts dword [rbx], 5
 	not byte [rbx + 0x16]
 	neg qword [rbx + 0x20]
-	inc dword [rbx + 0x1000]
-	adc [rbx + 0x1000], eax
+	inc dword [rbx + 0x4000]
+	adc [rbx + 0x4000], eax
 	test dword [rbx], 1
 	movzx eax, word [rbx + 0x12]
 	movsx rax, byte [rbx + 3]
 	movbe eax, [rbx]
 	movnti [rbx], eax
 	mov ecx, [rbx + 0xffe]
-	mov [rbx + 0x1ffd], rcx
+	mov [rbx + 0x4ffd], rcx
 	mov rcx, [rbx + 0x3ffc]
 	mov edi, 0x900ffd			; from RAM and into it, crooked
 	mov esi, BAR + 3
@@ -64,7 +64,7 @@ odd:
 	odd_one call [rbx]
 	odd_one jmp [rbx]
 	odd_one lidt [rbx]
-	odd_one sgdt [rbx + 0x1000]
+	odd_one sgdt [rbx + 0x4000]
 	odd_one ltr [rbx]
 	odd_one cmpxchg16b [rbx]
 	odd_one bts [rbx], eax
@@ -82,7 +82,7 @@ odd:
 	odd_one sete [rbx]
 	odd_one imul eax, [rbx]
 	odd_one bsf eax, [rbx]
-	odd_one pop qword [rbx + 0x1000]
+	odd_one pop qword [rbx + 0x4000]
 	odd_one xlatb
 	; LIDT may have had its way: ours again.
 	lidt [idtr]
