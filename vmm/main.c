@@ -20,6 +20,7 @@ static struct ioloop loop;
 static struct vm *vms[MANIFEST_GUEST_MAX];
 static unsigned vm_count;
 static atomic_uint cores_busy; /* cores that run vCPUs and have not finished */
+static atomic_uint io_core_done;
 static atomic_uint main_wake;
 
 /* --- the manifest against the machine ----------------------------------------------------------- */
@@ -30,6 +31,7 @@ static NORETURN void refuse(void)
 		plat_log(MANIFEST_NAME ":%u:%u: %s", error.pos.line, error.pos.col, error.text);
 	else
 		plat_log("%s", error.text);
+	nvme_shutdown_all();
 	core_power_off(false);
 }
 
@@ -192,6 +194,9 @@ static void io_core_prepare(void)
 static void io_core_main(void *arg)
 {
 	ioloop_run(arg);
+	atomic_store(&io_core_done, 1);
+	atomic_store(&main_wake, 1);
+	plat_wake(boot->boot_cpu);
 }
 
 /* Starts every other core; returns the vCPU that the boot core itself runs, or NULL. */
@@ -232,8 +237,11 @@ static void run(void)
 		io_core_main(&loop);
 	else if (own)
 		vcpu_core_main(own);
-	while (atomic_load(&cores_busy))
+	/* Its counters are the report's, and it may still drain what a guest left in flight. */
+	while (atomic_load(&cores_busy) || !atomic_load(&io_core_done)) {
 		plat_wait(&main_wake, UINT64_MAX);
+		atomic_store(&main_wake, 0);
+	}
 }
 
 /* A guest that crashed is a failed run, for scripts' sake. */
