@@ -6,15 +6,22 @@
 #include "arch/x86/cpu.h"
 #include "arch/x86/percore.h"
 
+#define BOCHS_DEBUG_PORT 0xe9
+
+/* A line whose store was missed delays, it does not hang: MWAIT is looked after this often. */
+#define MWAIT_LONGEST_MS 100u
+
 static bool has_mwait(void)
 {
 	return cpu_id(1, 0).ecx & BIT(3);
 }
 
-/* Emulators and hypervisors advertise MWAIT and only yield, or exit. */
+/* Emulators and hypervisors advertise MWAIT and only yield, or exit; Bochs, which has no hypervisor
+ * bit but answers at its debug port, sleeps on when another core stores to the line. */
 static bool mwait_is_real(void)
 {
-	return has_mwait() && !(cpu_id(1, 0).ecx & BIT(31));
+	return has_mwait() && !(cpu_id(1, 0).ecx & BIT(31)) &&
+	       cpu_in8(BOCHS_DEBUG_PORT) != BOCHS_DEBUG_PORT;
 }
 
 int core_idle_set(unsigned core, enum core_idle idle)
@@ -65,6 +72,11 @@ static void wait_poll(struct percore *pc, const atomic_uint *wake, uint64_t dead
 	cpu_irq_off();
 }
 
+static uint64_t mwait_longest_tsc(void)
+{
+	return plat_tsc_hz() / 1000 * MWAIT_LONGEST_MS;
+}
+
 void plat_wait(const atomic_uint *wake, uint64_t deadline_tsc)
 {
 	struct percore *pc = percore_self();
@@ -72,6 +84,8 @@ void plat_wait(const atomic_uint *wake, uint64_t deadline_tsc)
 
 	cpu_irq_off();
 	if (!atomic_load(wake) && cpu_tsc() < deadline_tsc) {
+		if (pc->idle == CORE_IDLE_MWAIT)
+			deadline_tsc = MIN(deadline_tsc, cpu_tsc() + mwait_longest_tsc());
 		if (pc->idle != CORE_IDLE_POLL)
 			core_timer_arm(deadline_tsc);
 		if (pc->idle == CORE_IDLE_HLT)
