@@ -92,7 +92,7 @@ control:
 	any mov dr0, rcx
 	any mov dr3, rcx
 	any mov dr6, rcx
-	and ecx, 0xfffffc00			; no breakpoint takes effect
+	and ecx, 0xffffdc00			; no breakpoint, nor GD, takes effect
 	any mov dr7, rcx
 	xor ecx, ecx
 	mov dr7, rcx
