@@ -36,7 +36,7 @@ static void ramdisk_commit(struct bio_dev *dev)
 	bio_list_splice(&ramdisk_of(dev)->committed, &ramdisk_of(dev)->submitted);
 }
 
-/* The next bytes of a transfer, at most room_bytes. Returns how many; 0: the segments end too early. */
+/* The next bytes of a transfer, at most room_bytes. Returns how many; 0: too few segments. */
 static uint64_t transfer_step(struct ramdisk *r, const struct bio *bio, uint8_t *data,
                               uint64_t room_bytes)
 {
@@ -70,7 +70,7 @@ static uint8_t bio_check(const struct ramdisk *r, const struct bio *bio)
 	return bio->op <= BIO_WRITE_ZEROES ? BIO_OK : BIO_ENOTSUP;
 }
 
-/* Goes on with the oldest bio as far as *room_bytes reach, and takes from them. True: it is over. */
+/* Goes on with the oldest bio as far as *room_bytes reach, and takes from them. True: done. */
 static bool bio_step(struct ramdisk *r, struct bio *bio, uint64_t *room_bytes)
 {
 	uint64_t all_bytes = bio->op == BIO_FLUSH ? 0 : bio->sector_count << BIO_SECTOR_SHIFT;
