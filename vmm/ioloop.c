@@ -264,20 +264,30 @@ static NOINLINE bool ready_serve(struct ioloop *loop)
 	return progress;
 }
 
+/* Each pass begins one queue further on, so that a full device has room for each in its turn. */
 static bool hot_serve(struct ioloop *loop)
 {
+	uint32_t looks = loop->hot_count, at;
 	bool progress = false;
 
-	/* Backwards: a demotion moves the last queue, already served, into the hole. */
-	for (uint32_t i = loop->hot_count; i-- > 0;) {
-		struct ioq *q = loop->hot[i];
+	at = ++loop->hot_pos;
+	while (looks-- > 0) {
+		struct ioq *q;
 
+		if (at >= loop->hot_count) {
+			at = 0;
+			if (loop->hot_pos >= loop->hot_count)
+				loop->hot_pos = 0;
+		}
+		q = loop->hot[at];
 		if (serve(loop, q)) {
 			progress = true;
 		} else if (unlikely(loop->now_tsc - q->last_progress_tsc > q->demote_tsc)) {
 			loop->counts.demotions++;
-			state_set(loop, q, IOQ_COLD);
+			state_set(loop, q, IOQ_COLD); /* another takes its place at `at` */
+			continue;
 		}
+		at++;
 	}
 	return progress;
 }

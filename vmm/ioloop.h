@@ -101,7 +101,7 @@ struct ioloop_counts {
 
 struct ioloop {
 	/* Hot. */
-	uint32_t hot_count, cold_count, dev_count, sweep_pos;
+	uint32_t hot_count, cold_count, dev_count, sweep_pos, hot_pos;
 	struct ioq **hot, **cold;
 	struct ioq *completed_list, *deferred_list;
 	uint64_t now_tsc;         /* when this pass began */

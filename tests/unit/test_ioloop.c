@@ -541,7 +541,32 @@ static void completion_wakes_its_queue(void)
 	CHECK(queues[0].armed);
 }
 
-TESTS(T(attach_arms), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
+/* Two queues that always have more than the device takes: each gets its half. */
+static unsigned q_serve_one_slot(struct ioq *q, unsigned budget)
+{
+	(void)budget;
+	if (disk.dev.in_flight)
+		return 0;
+	return q_serve(q, 1);
+}
+
+static void full_device_is_shared(void)
+{
+	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm, q_disarm,
+	                                            q_publish, q_attach, q_drained};
+
+	setup(3, IOQ_POLL_ALWAYS);
+	for (unsigned i = 0; i < 3; i++) {
+		queues[i].ioq.ops = &one_slot_ops;
+		queues[i].backlog = 1000;
+	}
+	for (int i = 0; i < 300; i++)
+		ioloop_pass(&loop);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQ(queues[i].ioq.counts.requests, 100);
+}
+
+TESTS(T(attach_arms), T(full_device_is_shared), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
       T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
       T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
       T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
