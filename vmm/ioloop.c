@@ -1,7 +1,12 @@
 #include "vmm/ioloop.h"
 
-/* How long an "auto" queue stays hot without progress. The loop sleeps when none is hot. */
-#define AUTO_HOT_NS   1000000ull
+/* First guesses at what a sleep costs; the policy learns the first. */
+#define WAKE_NS       15000ull
+#define EXIT_NS       5000ull
+/* Worth of a guest's waiting in time of this core, which has nothing else to do. */
+#define WEIGHT_X16    16u
+/* No pass takes so long: the core was away. */
+#define STOLEN_NS     100000ull
 /* A cold queue without progress for longer is armed: from then on it costs nothing but one kick. */
 #define COLD_IDLE_NS  10000000ull
 #define POLL_BUDGET   256u
@@ -27,7 +32,14 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 	ready_init(&loop->ready, READY_BY_SIZE);
 	ready_init(&loop->changed, READY_BY_SIZE);
 	loop->housekeep_tsc = ns_to_tsc(HOUSEKEEP_NS);
-	loop->cold_idle_tsc = ns_to_tsc(COLD_IDLE_NS);
+	loop->cold_idle_ticks = ns_to_tsc(COLD_IDLE_NS);
+	loop->stolen_above_tsc = ns_to_tsc(STOLEN_NS);
+	loop->now_tsc = plat_tsc();
+	poll_policy_init(&loop->policy, &(struct poll_policy_cfg){
+		.wake_ticks = ns_to_tsc(WAKE_NS),
+		.exit_ticks = ns_to_tsc(EXIT_NS),
+		.weight_x16 = WEIGHT_X16,
+	});
 }
 
 int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev)
@@ -41,14 +53,19 @@ int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev)
 	return 0;
 }
 
-static void poll_ns_apply(struct ioq *q)
+/* The policy's mode is poll_ns in ticks. */
+static void poll_ns_apply(struct ioloop *loop, struct ioq *q)
 {
-	if (q->poll_ns == IOQ_POLL_ALWAYS)
-		q->demote_tsc = UINT64_MAX;
-	else if (q->poll_ns == IOQ_POLL_AUTO)
-		q->demote_tsc = ns_to_tsc(AUTO_HOT_NS);
-	else
-		q->demote_tsc = ns_to_tsc(q->poll_ns);
+	uint64_t mode = q->poll_ns;
+
+	if (mode != IOQ_POLL_AUTO && mode != IOQ_POLL_ALWAYS)
+		mode = ns_to_tsc(mode);
+	poll_policy_mode_set(&loop->policy, &q->policy, mode);
+}
+
+static bool is_polled(const struct ioq *q)
+{
+	return q->policy.mode != 0;
 }
 
 /* Start-up memory is never given back, so each time twice as much as before. */
@@ -88,7 +105,7 @@ int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
 	q->state = IOQ_UNATTACHED;
 	atomic_store_explicit(&q->want_poll_ns, q->poll_ns, memory_order_relaxed);
 	atomic_store_explicit(&q->is_poll_ns, q->poll_ns, memory_order_relaxed);
-	poll_ns_apply(q);
+	poll_policy_queue_init(&loop->policy, &q->policy, 0);
 	loop->queue[loop->queue_count++] = q;
 	return 0;
 }
@@ -104,9 +121,14 @@ static void core_rouse(struct ioloop *loop)
 
 void ioloop_kick(struct ioq *q)
 {
+	struct ioloop *loop = q->loop;
+
 	atomic_fetch_add_explicit(&q->kicks, 1, memory_order_relaxed);
-	if (ready_set(&q->loop->ready, q->id))
-		core_rouse(q->loop);
+	if (!ready_set(&loop->ready, q->id))
+		return;
+	if (atomic_load(&loop->sleeping))
+		atomic_store_explicit(&loop->kick_tsc, plat_tsc(), memory_order_relaxed);
+	core_rouse(loop);
 }
 
 static void mailbox_post(struct ioq *q)
@@ -204,16 +226,25 @@ static void promote(struct ioloop *loop, struct ioq *q)
 	if (q->state != IOQ_HOT)
 		loop->counts.promotions++;
 	state_set(loop, q, IOQ_HOT);
-	q->last_progress_tsc = loop->now_tsc;
+	q->last_progress_ticks = loop->now_ticks;
 }
 
 /* --- serving ------------------------------------------------------------------------------- */
 
+static void progress_note(struct ioloop *loop, struct ioq *q)
+{
+	q->last_progress_ticks = loop->now_ticks;
+	poll_policy_progress(&loop->policy, &q->policy, loop->arrival_ticks, loop->now_ticks);
+}
+
 static bool serve(struct ioloop *loop, struct ioq *q)
 {
-	if (!q->ops->serve(q, IOLOOP_SERVE_MAX))
+	unsigned taken = q->ops->serve(q, IOLOOP_SERVE_MAX);
+
+	if (!taken)
 		return false;
-	q->last_progress_tsc = loop->now_tsc;
+	loop->taken += taken;
+	progress_note(loop, q);
 	return true;
 }
 
@@ -243,7 +274,7 @@ static bool ready_serve_one(struct ioloop *loop, struct ioq *q)
 {
 	if (q->state == IOQ_UNATTACHED || q->state == IOQ_DRAINING)
 		return false;
-	if (q->demote_tsc == 0)
+	if (!is_polled(q))
 		return serve_unpolled(loop, q);
 	if (q->state == IOQ_HOT)
 		return false; /* the hot list serves it in this same pass */
@@ -264,6 +295,12 @@ static NOINLINE bool ready_serve(struct ioloop *loop)
 	return progress;
 }
 
+/* Nothing has come for as long as it is worth waiting for, and nothing waits for a full device. */
+static bool has_cooled(const struct ioloop *loop, struct ioq *q)
+{
+	return loop->now_ticks >= poll_policy_hot_until(&q->policy) && !q->ops->pending(q);
+}
+
 /* Each pass begins one queue further on, so that a full device has room for each in its turn. */
 static bool hot_serve(struct ioloop *loop)
 {
@@ -282,7 +319,7 @@ static bool hot_serve(struct ioloop *loop)
 		q = loop->hot[at];
 		if (serve(loop, q)) {
 			progress = true;
-		} else if (unlikely(loop->now_tsc - q->last_progress_tsc > q->demote_tsc)) {
+		} else if (unlikely(has_cooled(loop, q))) {
 			loop->counts.demotions++;
 			state_set(loop, q, IOQ_COLD); /* another takes its place at `at` */
 			continue;
@@ -318,12 +355,15 @@ static RARE bool cold_retire(struct ioloop *loop, struct ioq *const *list, uint3
 	return look_again(loop, list, count);
 }
 
-static bool cold_sweep(struct ioloop *loop)
+/* A share of the pass: requests under way wait for it to end. */
+static bool cold_sweep(struct ioloop *loop, bool busy)
 {
-	uint32_t looks = MIN(loop->cold_count, IOLOOP_COLD_SWEEP), idle_count = 0;
+	uint32_t looks = busy ? IOLOOP_BUSY_SWEEP + loop->taken : IOLOOP_COLD_SWEEP;
+	uint32_t idle_count = 0;
 	struct ioq *idle[IOLOOP_COLD_SWEEP];
 	bool progress = false;
 
+	looks = MIN(looks, MIN(loop->cold_count, IOLOOP_COLD_SWEEP));
 	while (looks-- > 0 && loop->cold_count > 0) {
 		struct ioq *q;
 
@@ -336,7 +376,8 @@ static bool cold_sweep(struct ioloop *loop)
 			continue;
 		}
 		loop->sweep_pos++;
-		if (unlikely(loop->now_tsc - q->last_progress_tsc > loop->cold_idle_tsc))
+		if (unlikely(loop->now_ticks - q->last_progress_ticks > loop->cold_idle_ticks) &&
+		    q->ops->drained(q))
 			idle[idle_count++] = q;
 	}
 	if (unlikely(idle_count))
@@ -432,10 +473,10 @@ static bool completed_publish(struct ioloop *loop)
 		/* A queue that drains belongs to a driver that has reset it. */
 		if (likely(q->state != IOQ_DRAINING && q->state != IOQ_UNATTACHED)) {
 			/* Who is answered mostly asks again soon: without a kick, then. */
-			if (unlikely(q->state != IOQ_HOT) && q->demote_tsc != 0)
+			if (unlikely(q->state != IOQ_HOT) && is_polled(q))
 				promote(loop, q);
 			publish(q);
-			q->last_progress_tsc = loop->now_tsc;
+			progress_note(loop, q);
 		}
 		q = next;
 	}
@@ -450,12 +491,12 @@ static void attach_try(struct ioloop *loop, struct ioq *q)
 		atomic_store(&q->want, 0);
 		return;
 	}
-	poll_ns_apply(q);
+	poll_ns_apply(loop, q);
 	arm(loop, q);
 	atomic_thread_fence(memory_order_seq_cst);
 	atomic_store_explicit(&q->is, 1, memory_order_release);
 	/* The driver may have published before it could kick. */
-	if (q->demote_tsc == UINT64_MAX || q->ops->pending(q))
+	if (q->policy.mode == POLL_POLICY_ALWAYS || q->ops->pending(q))
 		ready_serve_one(loop, q);
 }
 
@@ -479,12 +520,19 @@ static RARE void drained_check(struct ioloop *loop)
 static void poll_change(struct ioloop *loop, struct ioq *q, uint64_t poll_ns)
 {
 	q->poll_ns = poll_ns;
-	poll_ns_apply(q);
-	if (q->state == IOQ_ARMED && q->demote_tsc == UINT64_MAX)
+	if (q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING)
+		poll_ns_apply(loop, q);
+	if (q->state == IOQ_ARMED && q->policy.mode == POLL_POLICY_ALWAYS)
 		promote(loop, q);
-	else if ((q->state == IOQ_HOT || q->state == IOQ_COLD) && q->demote_tsc == 0)
+	else if ((q->state == IOQ_HOT || q->state == IOQ_COLD) && !is_polled(q))
 		arm_and_look(loop, q);
 	atomic_store_explicit(&q->is_poll_ns, poll_ns, memory_order_release);
+}
+
+static void drain(struct ioloop *loop, struct ioq *q)
+{
+	poll_policy_queue_drop(&loop->policy, &q->policy);
+	state_set(loop, q, IOQ_DRAINING);
 }
 
 static void letters_open(struct ioloop *loop)
@@ -504,7 +552,7 @@ static void queue_change(struct ioloop *loop, struct ioq *q)
 	if (want && q->state == IOQ_UNATTACHED)
 		attach_try(loop, q);
 	else if (!want && q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING)
-		state_set(loop, q, IOQ_DRAINING);
+		drain(loop, q);
 }
 
 static RARE void mailbox_serve(struct ioloop *loop)
@@ -521,12 +569,26 @@ static RARE void mailbox_serve(struct ioloop *loop)
 	letters_open(loop);
 }
 
+/* A pass that began much later than the one before: in between the core was not ours. */
+static void now_update(struct ioloop *loop)
+{
+	uint64_t now = plat_tsc(), since = now - loop->now_tsc;
+
+	if (unlikely(since > loop->stolen_above_tsc))
+		loop->stolen_tsc += since - loop->stolen_above_tsc;
+	loop->now_tsc = now;
+	loop->now_ticks = now - loop->stolen_tsc;
+	loop->arrival_ticks = loop->kick_ticks ? loop->kick_ticks : loop->now_ticks;
+	loop->kick_ticks = 0;
+}
+
 bool ioloop_pass(struct ioloop *loop)
 {
 	bool progress = false;
 
-	loop->now_tsc = plat_tsc();
+	now_update(loop);
 	loop->counts.passes++;
+	loop->taken = 0;
 	if (unlikely(atomic_load_explicit(&loop->mailbox, memory_order_relaxed))) {
 		mailbox_serve(loop);
 		progress = true;
@@ -534,7 +596,7 @@ bool ioloop_pass(struct ioloop *loop)
 	if (unlikely(ready_any(&loop->ready)))
 		progress |= ready_serve(loop);
 	progress |= hot_serve(loop);
-	progress |= cold_sweep(loop);
+	progress |= cold_sweep(loop, progress);
 	progress |= devices_poll(loop);
 	progress |= completed_publish(loop);
 	if (unlikely(loop->deferred_list))
@@ -597,6 +659,20 @@ static bool has_business(struct ioloop *loop)
 	       atomic_load(&loop->stop);
 }
 
+/* Tells the policy what a wake-up by a kick has cost. Time asleep is never stolen. */
+static void wake_note(struct ioloop *loop)
+{
+	uint64_t kick_tsc = atomic_load_explicit(&loop->kick_tsc, memory_order_relaxed);
+
+	loop->now_tsc = plat_tsc();
+	loop->now_ticks = loop->now_tsc - loop->stolen_tsc;
+	if (!kick_tsc)
+		return;
+	kick_tsc = MIN(kick_tsc, loop->now_tsc); /* cores' clocks may differ a little */
+	loop->kick_ticks = kick_tsc - loop->stolen_tsc;
+	poll_policy_woke(&loop->policy, loop->now_tsc - kick_tsc, true);
+}
+
 static void sleep_try(struct ioloop *loop)
 {
 	uint64_t longest_ns = UINT64_MAX, deadline_tsc, slept_tsc;
@@ -607,6 +683,7 @@ static void sleep_try(struct ioloop *loop)
 	}
 	if (unlikely(loop->deferred_list))
 		deferred_publish(loop); /* none is hot now: all of it */
+	atomic_store_explicit(&loop->kick_tsc, 0, memory_order_relaxed);
 	atomic_store(&loop->sleeping, 1);
 	/* Against core_rouse: we say "asleep" before we look; they set a bit before they ask. */
 	atomic_thread_fence(memory_order_seq_cst);
@@ -621,14 +698,23 @@ static void sleep_try(struct ioloop *loop)
 	slept_tsc = plat_tsc();
 	deadline_tsc = longest_ns == UINT64_MAX ? UINT64_MAX : slept_tsc + ns_to_tsc(longest_ns);
 	loop->counts.sleeps++;
+	poll_policy_sleeps(&loop->policy, slept_tsc - loop->stolen_tsc);
 	plat_wait(&loop->wake, deadline_tsc);
 	atomic_store(&loop->sleeping, 0);
 	atomic_store(&loop->wake, 0);
 	devices_irq_off(loop);
 	loop->counts.wakes++;
-	loop->now_tsc = plat_tsc();
+	wake_note(loop);
 	loop->counts.sleep_tsc += loop->now_tsc - slept_tsc;
 	loop->housekeep_last_tsc = loop->now_tsc - loop->housekeep_tsc;
+}
+
+static bool has_flights(const struct ioloop *loop)
+{
+	for (uint32_t i = 0; i < loop->dev_count; i++)
+		if (loop->dev[i]->in_flight)
+			return true;
+	return false;
 }
 
 void ioloop_run(struct ioloop *loop)
@@ -644,8 +730,8 @@ void ioloop_run(struct ioloop *loop)
 		}
 		if (progress)
 			continue;
-		/* With nothing hot there is nothing that polling could find sooner than a kick. */
-		if (loop->hot_count == 0)
+		if (poll_policy_notify_on(&loop->policy, POLL_POLICY_EMPTY, has_flights(loop),
+		                          loop->now_ticks))
 			sleep_try(loop);
 		else
 			plat_relax();

@@ -18,8 +18,8 @@
 #define PLAN_MAX      4u /* polling longer gains next to nothing, at any rate */
 #define UNKNOWN_TAIL  2u
 #define PRICE_MIN     256u
-#define PRICE_MAX     (1ull << 21)
-#define GAP_MAX       ((1ull << 23) + 1)
+#define PRICE_MAX     (1ull << 25)
+#define GAP_MAX       ((1ull << 27) + 1)
 #define HOT_MAX       16u /* prices: a queue that is slower goes cold as if nothing were known */
 #define REGULAR_MIN   4u
 
@@ -32,7 +32,7 @@ static unsigned bin_of(uint64_t gap)
 	if (gap < 256)
 		return 0;
 	octave = 63u - (unsigned)__builtin_clzll(gap);
-	if (octave > 22)
+	if (octave > 26)
 		return POLL_POLICY_BINS - 1;
 	return 1 + (octave - 8) * 4 + (unsigned)(gap >> (octave - 2) & 3);
 }

@@ -16,8 +16,8 @@
 #define POLL_POLICY_AUTO   UINT64_MAX
 #define POLL_POLICY_ALWAYS (UINT64_MAX - 1)
 
-/* 4 bins an octave from 2^8 to 2^23 ticks, one below and one above. */
-#define POLL_POLICY_BINS      62u
+/* 4 bins an octave from 2^8 to 2^27 ticks, one below and one above. */
+#define POLL_POLICY_BINS      78u
 #define POLL_POLICY_PERIODIC  16u
 #define POLL_POLICY_HISTORIES 8u /* of 3 gaps */
 

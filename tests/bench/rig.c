@@ -153,7 +153,7 @@ struct rig *rig_make(const struct rig_cfg *cfg)
 		idle_make(r, cfg);
 	ioloop_pass(&r->loop);
 	if (cfg->idle_stays_cold)
-		r->loop.cold_idle_tsc = UINT64_MAX;
+		r->loop.cold_idle_ticks = UINT64_MAX;
 	if (cfg->idle_woken)
 		idle_wake(r);
 	/* As after 10 ms of others' work: what was used once is armed again. */

@@ -128,6 +128,7 @@ static void setup(unsigned count, uint64_t poll_ns)
 	disk.dev.ops = &disk_ops;
 	disk.irq_quiet = true;
 	ioloop_init(&loop, 0);
+	loop.stolen_above_tsc = UINT64_MAX; /* these tests' time goes by in leaps */
 	ioloop_dev_add(&loop, &disk.dev);
 	for (unsigned i = 0; i < count; i++) {
 		queues[i].ioq.ops = &queue_ops;
@@ -200,7 +201,7 @@ static void kick_makes_hot_and_stays_quiet(void)
 	for (int i = 0; i < 10000; i++) {
 		queues[0].backlog++;
 		ioloop_pass(&loop);
-		fake_tsc += 900000; /* just under the hot time */
+		fake_tsc += 15000; /* less than a sleep costs */
 		ioloop_pass(&loop);
 	}
 	CHECK_EQ(queues[0].ioq.counts.requests, 10001);
@@ -263,6 +264,15 @@ static void sweep_cost_is_bounded(void)
 	for (unsigned i = 1; i < 100; i++)
 		looks += queues[i].looks;
 	CHECK_EQ(looks, IOLOOP_COLD_SWEEP);
+	/* While requests wait for the pass to end, fewer. */
+	queues[0].backlog++;
+	for (unsigned i = 0; i < 100; i++)
+		queues[i].looks = 0;
+	ioloop_pass(&loop);
+	looks = 0;
+	for (unsigned i = 1; i < 100; i++)
+		looks += queues[i].looks;
+	CHECK_EQ(looks, IOLOOP_BUSY_SWEEP + 1);
 	/* Armed queues cost nothing at all. */
 	run_until_sleep();
 	for (unsigned i = 0; i < 100; i++)
@@ -350,7 +360,8 @@ static void poll_zero_reads_only_on_a_kick(void)
 static void poll_zero_is_not_starved(void)
 {
 	setup(2, IOQ_POLL_AUTO);
-	queues[1].ioq.demote_tsc = 0;
+	ioloop_poll_set(&queues[1].ioq, 0);
+	ioloop_pass(&loop);
 	queues[0].backlog = 100000;
 	kick(&queues[0]);
 	queues[1].backlog = 199;
@@ -476,6 +487,7 @@ static void cold_queue_is_armed_at_last(void)
 		fake_tsc += 500000;
 		queues[0].backlog++;
 		ioloop_pass(&loop);
+		ioloop_pass(&loop);
 		if (i == 10)
 			CHECK_EQ(loop.cold_count, 99);
 	}
@@ -566,10 +578,153 @@ static void full_device_is_shared(void)
 		CHECK_EQ(queues[i].ioq.counts.requests, 100);
 }
 
+/* A request that the disk holds for long: its guest's next one still needs no kick. */
+static void slow_request_keeps_its_queue(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	kick(&queues[0]);
+	kick(&queues[1]);
+	ioloop_pass(&loop);
+	queues[1].flying = 1;
+	for (int i = 0; i < 60; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK(queues[1].ioq.state == IOQ_COLD && !queues[1].armed);
+	queues[1].flying = 0;
+	ioloop_pass(&loop);
+	ioloop_pass(&loop);
+	CHECK(queues[1].armed);
+}
+
+/* The policy's turn: the loop asks it, and not only whether a queue is hot. */
+static uint64_t run_for_one_gap(void)
+{
+	uint64_t since = fake_tsc;
+
+	run_until_sleep();
+	return fake_tsc - since;
+}
+
+static void sleeps_when_the_policy_says_so(void)
+{
+	setup(1, IOQ_POLL_AUTO);
+	/* Gaps of 30 us, which are worth waiting for; then none. */
+	kick(&queues[0]);
+	for (int i = 0; i < 200; i++) {
+		ioloop_pass(&loop);
+		fake_tsc += 15000;
+		queues[0].backlog++;
+	}
+	ioloop_pass(&loop);
+	CHECK(loop.policy.sleep_at_ticks != UINT64_MAX);
+	CHECK(run_for_one_gap() < 200000);
+	CHECK_EQ(loop.counts.sleeps, 1);
+	CHECK(queues[0].armed);
+	/* A fixed time is kept to, whatever is learned. */
+	setup(1, 3000000);
+	kick(&queues[0]);
+	CHECK(run_for_one_gap() >= 3000000);
+	CHECK_EQ(loop.counts.sleeps, 1);
+}
+
+/* Time in which this core did not run is no time in which polling failed. */
+static void stolen_time_is_not_a_failed_budget(void)
+{
+	setup(1, 50000);
+	loop.stolen_above_tsc = 10000;
+	kick(&queues[0]);
+	ioloop_pass(&loop);
+	fake_tsc += 1000000000;
+	ioloop_pass(&loop);
+	CHECK(queues[0].ioq.state == IOQ_HOT);
+	CHECK_EQ(loop.stolen_tsc, 1000000000 - 10000);
+	fake_tsc += 9000;
+	ioloop_pass(&loop);
+	CHECK_EQ(loop.stolen_tsc, 1000000000 - 10000);
+	for (int i = 0; i < 5; i++) {
+		fake_tsc += 9000;
+		ioloop_pass(&loop);
+	}
+	CHECK(queues[0].ioq.state == IOQ_COLD);
+}
+
+/* What is not attached keeps nobody awake, whatever its policy. */
+static void unattached_always_lets_sleep(void)
+{
+	setup(2, IOQ_POLL_AUTO);
+	ioloop_detach(&queues[1].ioq);
+	ioloop_poll_set(&queues[1].ioq, IOQ_POLL_ALWAYS);
+	ioloop_pass(&loop);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[1].ioq.is_poll_ns, IOQ_POLL_ALWAYS);
+	run_until_sleep();
+	CHECK_EQ(loop.counts.sleeps, 1);
+	ioloop_attach(&queues[1].ioq);
+	ioloop_pass(&loop);
+	CHECK(queues[1].ioq.state == IOQ_HOT);
+	CHECK_EQ(loop.policy.always, 1);
+	ioloop_detach(&queues[1].ioq);
+	ioloop_pass(&loop);
+	CHECK_EQ(loop.policy.always, 0);
+}
+
+/* A queue that waits for room in the device stays hot beyond its time. */
+static void waiting_for_the_device_is_not_idle(void)
+{
+	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm, q_disarm,
+	                                            q_publish, q_attach, q_drained};
+
+	setup(2, IOQ_POLL_AUTO);
+	queues[1].ioq.ops = &one_slot_ops;
+	kick(&queues[1]);
+	ioloop_pass(&loop);
+	disk.from[0] = &queues[0];
+	disk.dev.in_flight = 1;
+	queues[0].flying = 1;
+	queues[1].backlog = 1;
+	disk.dev.ops = &(const struct bio_ops){NULL, d_commit, d_poll_nothing, d_irq_set};
+	fake_tsc += 5000000;
+	ioloop_pass(&loop);
+	CHECK(queues[1].ioq.state == IOQ_HOT);
+	disk.dev.ops = &disk_ops;
+	ioloop_pass(&loop);
+	ioloop_pass(&loop);
+	CHECK_EQ(queues[1].ioq.counts.requests, 2);
+}
+
+static void wait_slow_kick(const atomic_uint *wake, uint64_t deadline_tsc)
+{
+	(void)wake;
+	(void)deadline_tsc;
+	if (queues[0].ioq.counts.requests == 40) {
+		ioloop_stop(&loop);
+		return;
+	}
+	kick(&queues[0]);
+	fake_tsc += 400000; /* a dear wake-up */
+}
+
+static void price_of_a_wake_is_learned(void)
+{
+	uint64_t before;
+
+	setup(1, IOQ_POLL_AUTO);
+	before = loop.policy.price_ticks[0];
+	kick(&queues[0]);
+	fake_wait = wait_slow_kick;
+	ioloop_run(&loop);
+	CHECK(loop.policy.price_ticks[0] > 4 * before);
+}
+
 TESTS(T(attach_arms), T(full_device_is_shared), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
       T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
       T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
       T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
-      T(always_never_sleeps), T(detach_drains), T(sleep_is_bounded_by_flight),
+      T(slow_request_keeps_its_queue),
+      T(sleeps_when_the_policy_says_so), T(stolen_time_is_not_a_failed_budget),
+      T(unattached_always_lets_sleep), T(waiting_for_the_device_is_not_idle),
+      T(price_of_a_wake_is_learned), T(always_never_sleeps), T(detach_drains), T(sleep_is_bounded_by_flight),
       T(completion_in_the_last_look), T(cold_queue_is_armed_at_last), T(retiring_finds_the_race),
       T(completion_wakes_its_queue))
