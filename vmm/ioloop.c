@@ -1,10 +1,8 @@
 #include "vmm/ioloop.h"
 
-/* First guesses at what a sleep costs; the policy learns the first. */
+/* From kick to first pass: a first guess, the policy learns it. */
 #define WAKE_NS       15000ull
 #define EXIT_NS       5000ull
-/* Worth of a guest's waiting in time of this core, which has nothing else to do. */
-#define WEIGHT_X16    16u
 /* No pass takes so long: the core was away. */
 #define STOLEN_NS     100000ull
 /* A cold queue without progress for longer is armed: from then on it costs nothing but one kick. */
@@ -35,10 +33,15 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 	loop->cold_idle_ticks = ns_to_tsc(COLD_IDLE_NS);
 	loop->stolen_above_tsc = ns_to_tsc(STOLEN_NS);
 	loop->now_tsc = plat_tsc();
+	ioloop_costs_set(loop, EXIT_NS, 1);
+}
+
+void ioloop_costs_set(struct ioloop *loop, uint64_t exit_ns, uint32_t weight)
+{
 	poll_policy_init(&loop->policy, &(struct poll_policy_cfg){
 		.wake_ticks = ns_to_tsc(WAKE_NS),
-		.exit_ticks = ns_to_tsc(EXIT_NS),
-		.weight_x16 = WEIGHT_X16,
+		.exit_ticks = ns_to_tsc(exit_ns),
+		.weight_x16 = weight * 16,
 	});
 }
 
@@ -668,6 +671,7 @@ static void wake_note(struct ioloop *loop)
 	loop->now_ticks = loop->now_tsc - loop->stolen_tsc;
 	if (!kick_tsc)
 		return;
+	loop->counts.kick_wakes++;
 	kick_tsc = MIN(kick_tsc, loop->now_tsc); /* cores' clocks may differ a little */
 	loop->kick_ticks = kick_tsc - loop->stolen_tsc;
 	poll_policy_woke(&loop->policy, loop->now_tsc - kick_tsc, true);

@@ -97,6 +97,7 @@ struct ioloop_letter {
 
 struct ioloop_counts {
 	uint64_t passes, empty_passes, promotions, demotions, sleeps, wakes, last_look_hits;
+	uint64_t kick_wakes; /* of the wakes, those by a guest's kick: idle to active */
 	uint64_t commits, mailbox_rounds, sleep_tsc;
 	uint64_t retired; /* cold queues armed because nothing came */
 };
@@ -142,6 +143,10 @@ struct ioloop {
 
 /* Empty loop bound to a core. Boot core. */
 void ioloop_init(struct ioloop *loop, unsigned core);
+
+/* Tells the automatic policy what a VM exit costs a guest here, and what a guest's waiting is worth
+ * in time of this core (docs/policy.md). Boot core, before start. */
+void ioloop_costs_set(struct ioloop *loop, uint64_t exit_ns, uint32_t weight);
 
 /* Adds a device, or an unattached queue whose ops and poll_ns are set. Boot core, before start.
  * -ENOSPC: too many; -ENOMEM. */

@@ -140,6 +140,7 @@ int manifest_parse(const char *text, size_t len_bytes, struct manifest *out,
 	struct parse p = {.out = out, .err = err, .section = SECTION_ROOT};
 
 	memset(out, 0, sizeof(*out));
+	out->poll_weight = MANIFEST_POLL_WEIGHT;
 	memset(err, 0, sizeof(*err));
 	if (toml_init(&p.toml, text, len_bytes, err))
 		return -EINVAL;

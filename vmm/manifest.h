@@ -61,6 +61,7 @@ struct manifest {
 	struct manifest_pos io_core_pos, idle_pos;
 	uint32_t io_core;        /* default 0 */
 	enum manifest_idle idle; /* default AUTO */
+	uint32_t poll_weight;    /* default 16: a guest's waiting in time of the I/O core */
 	uint32_t disable_count;
 	char disable[MANIFEST_DISABLE_MAX][32]; /* optional controls to do without */
 	struct manifest_pos disable_pos[MANIFEST_DISABLE_MAX];

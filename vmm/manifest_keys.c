@@ -58,6 +58,11 @@ static int set_io_core(struct parse *p)
 	return set_number(p, "io_core", 0, MANIFEST_CORE_MAX, &p->out->io_core);
 }
 
+static int set_poll_weight(struct parse *p)
+{
+	return set_number(p, "poll_weight", 1, MANIFEST_POLL_WEIGHT_MAX, &p->out->poll_weight);
+}
+
 static int set_idle(struct parse *p)
 {
 	static const char *const words[] = {"auto", "mwait", "hlt", "poll"};
@@ -310,6 +315,7 @@ static int set_coalesce(struct parse *p)
 static const struct key keys[] = {
         {"io_core", SECTION_HOST, INTEGER, "a core number such as 0", set_io_core, NULL},
         {"idle", SECTION_HOST, STRING, "a string such as \"auto\"", set_idle, NULL},
+        {"poll_weight", SECTION_HOST, INTEGER, "a number such as 16", set_poll_weight, NULL},
         {"disable", SECTION_HOST, ARRAY, "an array of strings such as [\"vpid\"]", NULL,
          add_disable},
         {"name", SECTION_GUEST, STRING, "a string such as \"debian\"", set_name, NULL},

@@ -32,6 +32,7 @@ static void defaults(void)
 	CHECK_EQ(m.io_core, 0);
 	CHECK_EQ(m.io_core_pos.line, 0);
 	CHECK_EQ(m.idle, MANIFEST_IDLE_AUTO);
+	CHECK_EQ(m.poll_weight, 16);
 	CHECK_EQ(m.disable_count, 0);
 	CHECK_EQ(m.guest_count, 1);
 	CHECK_EQ(m.guest[0].memory_bytes, 512 * MIB);
@@ -174,6 +175,7 @@ static const struct bad bad[] = {
         /* Types and ranges. */
         {"[host]\nio_core = \"0\"\n", 2, 11, "\"io_core\" is a string: it needs a core number"},
         {"[host]\nio_core = 256\n", 2, 11, "\"io_core\" is 256: it must be from 0 to 255"},
+        {"[host]\npoll_weight = 0\n", 2, 15, "\"poll_weight\" is 0: it must be from 1 to 1000"},
         {"[host]\nidle = \"nap\"\n", 2, 8, "\"idle\" may not be \"nap\""},
         {"[host]\ndisable = \"vpid\"\n", 2, 11, "\"disable\" is a string: it needs an array"},
         {"[host]\ndisable = [1]\n", 2, 12, "array of strings"},

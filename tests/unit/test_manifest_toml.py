@@ -16,6 +16,7 @@ BASE = '''# Quell
 [host]
 io_core = 0
 idle = "auto"
+poll_weight = 16
 disable = ["vpid", 'next-rip']
 
 [[guest]]
@@ -154,7 +155,7 @@ def expected(doc):
                       'num_queues': d.get('num_queues', 1), 'queue_size': d.get('queue_size', 256),
                       'poll_ns': d.get('poll_ns', 'auto'), 'coalesce': d.get('coalesce', 'auto')} for d in g['disk']]})
     return {'io_core': host.get('io_core', 0), 'idle': host.get('idle', 'auto'),
-            'disable': host.get('disable', []), 'guest': guests}
+            'poll_weight': host.get('poll_weight', 16), 'disable': host.get('disable', []), 'guest': guests}
 
 
 def position_inside(data, line, col):
