@@ -118,20 +118,18 @@ int ioloop_queue_add(struct ioloop *loop, struct ioq *q)
 static void core_rouse(struct ioloop *loop)
 {
 	/* Pairs with the fence in sleep_try: either we see it asleep, or it sees our bit. */
-	if (atomic_load(&loop->sleeping) && !atomic_exchange(&loop->wake, 1))
+	if (!atomic_load(&loop->sleeping))
+		return;
+	atomic_store_explicit(&loop->rouse_tsc, plat_tsc(), memory_order_relaxed);
+	if (!atomic_exchange(&loop->wake, 1))
 		plat_wake(loop->core);
 }
 
 void ioloop_kick(struct ioq *q)
 {
-	struct ioloop *loop = q->loop;
-
 	atomic_fetch_add_explicit(&q->kicks, 1, memory_order_relaxed);
-	if (!ready_set(&loop->ready, q->id))
-		return;
-	if (atomic_load(&loop->sleeping))
-		atomic_store_explicit(&loop->kick_tsc, plat_tsc(), memory_order_relaxed);
-	core_rouse(loop);
+	if (ready_set(&q->loop->ready, q->id))
+		core_rouse(q->loop);
 }
 
 static void mailbox_post(struct ioq *q)
@@ -662,19 +660,23 @@ static bool has_business(struct ioloop *loop)
 	       atomic_load(&loop->stop);
 }
 
-/* Tells the policy what a wake-up by a kick has cost. Time asleep is never stolen. */
+/* Tells the policy what the wake-up has cost. Time asleep is never stolen. */
 static void wake_note(struct ioloop *loop)
 {
-	uint64_t kick_tsc = atomic_load_explicit(&loop->kick_tsc, memory_order_relaxed);
+	uint64_t rouse_tsc = atomic_load_explicit(&loop->rouse_tsc, memory_order_relaxed);
 
 	loop->now_tsc = plat_tsc();
 	loop->now_ticks = loop->now_tsc - loop->stolen_tsc;
-	if (!kick_tsc)
+	if (!rouse_tsc)
 		return;
+	rouse_tsc = MIN(rouse_tsc, loop->now_tsc); /* cores' clocks may differ a little */
+	if (!ready_any(&loop->ready)) {
+		poll_policy_wake_learn(&loop->policy, loop->now_tsc - rouse_tsc);
+		return;
+	}
 	loop->counts.kick_wakes++;
-	kick_tsc = MIN(kick_tsc, loop->now_tsc); /* cores' clocks may differ a little */
-	loop->kick_ticks = kick_tsc - loop->stolen_tsc;
-	poll_policy_woke(&loop->policy, loop->now_tsc - kick_tsc, true);
+	loop->kick_ticks = rouse_tsc - loop->stolen_tsc;
+	poll_policy_woke(&loop->policy, loop->now_tsc - rouse_tsc, true);
 }
 
 static void sleep_try(struct ioloop *loop)
@@ -687,7 +689,7 @@ static void sleep_try(struct ioloop *loop)
 	}
 	if (unlikely(loop->deferred_list))
 		deferred_publish(loop); /* none is hot now: all of it */
-	atomic_store_explicit(&loop->kick_tsc, 0, memory_order_relaxed);
+	atomic_store_explicit(&loop->rouse_tsc, 0, memory_order_relaxed);
 	atomic_store(&loop->sleeping, 1);
 	/* Against core_rouse: we say "asleep" before we look; they set a bit before they ask. */
 	atomic_thread_fence(memory_order_seq_cst);

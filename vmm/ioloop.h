@@ -138,7 +138,7 @@ struct ioloop {
 	atomic_uint stop;
 	CACHE_ALIGN atomic_uint sleeping; /* written by the I/O core */
 	atomic_uint wake;                 /* non-zero ends plat_wait */
-	atomic_uint_least64_t kick_tsc;   /* of the first kick in the last sleep; 0: none */
+	atomic_uint_least64_t rouse_tsc;  /* when the last sleep was ended by another core; 0: not */
 };
 
 /* Empty loop bound to a core. Boot core. */

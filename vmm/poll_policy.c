@@ -22,6 +22,7 @@
 #define GAP_MAX       ((1ull << 27) + 1)
 #define HOT_MAX       16u /* prices: a queue that is slower goes cold as if nothing were known */
 #define REGULAR_MIN   4u
+#define OUTLIER       8u
 
 /* --- gaps and the best threshold on them ------------------------------------------------- */
 
@@ -170,14 +171,20 @@ static uint64_t paid(const struct poll_policy_core *core, uint64_t wake_ticks, b
 	return sum * core->weight_x16 / 16;
 }
 
+static void prices_set(struct poll_policy_core *core)
+{
+	core->price_ticks[0] = price_of(paid(core, core->wake_ticks, true));
+	core->price_ticks[1] = price_of(paid(core, core->wake_ticks, false));
+}
+
 void poll_policy_init(struct poll_policy_core *core, const struct poll_policy_cfg *cfg)
 {
 	memset(core, 0, sizeof(*core));
 	core->exit_ticks = MIN(cfg->exit_ticks, PRICE_MAX);
 	core->weight_x16 = cfg->weight_x16 ? MIN(cfg->weight_x16, 1u << 16) : 16;
 	core->wake_given = cfg->wake_given;
-	core->price_ticks[0] = price_of(paid(core, cfg->wake_ticks, true));
-	core->price_ticks[1] = price_of(paid(core, cfg->wake_ticks, false));
+	core->wake_ticks = cfg->wake_ticks;
+	prices_set(core);
 	core->credit_ticks = CREDIT_START * core->price_ticks[0];
 }
 
@@ -263,8 +270,6 @@ static void gap_learn(struct poll_policy_core *core, uint64_t gap)
 	hist_add(&core->after[busy][core->history], gap, AFTER_GAPS);
 	core->prev_gap_ticks[busy] = gap;
 	core->missed = core->slept;
-	if (core->slept && !core->wake_given)
-		core->price_ticks[busy] = price_of(price - price / 8 + core->paid_ticks / 8);
 	core->history = (core->history << 1 | (gap > price)) % POLL_POLICY_HISTORIES;
 }
 
@@ -299,9 +304,24 @@ void poll_policy_sleeps(struct poll_policy_core *core, uint64_t now)
 	core->paid_ticks = core->price_ticks[core->busy];
 }
 
+void poll_policy_wake_learn(struct poll_policy_core *core, uint64_t wake_ticks)
+{
+	uint64_t known = core->wake_ticks;
+
+	if (core->wake_given)
+		return;
+	/* One that was held up, by a hypervisor below say, is no rule. */
+	if (core->wake_seen)
+		wake_ticks = known - known / 8 + MIN(wake_ticks, OUTLIER * known + 8) / 8;
+	core->wake_seen = true;
+	core->wake_ticks = wake_ticks;
+	prices_set(core);
+}
+
 void poll_policy_woke(struct poll_policy_core *core, uint64_t wake_ticks, bool kicked)
 {
 	core->paid_ticks = paid(core, wake_ticks, kicked);
+	poll_policy_wake_learn(core, wake_ticks);
 }
 
 /* The nearest arrival expected: worth polling for if it comes sooner than a sleep is dear. */

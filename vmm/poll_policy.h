@@ -41,7 +41,7 @@ enum poll_policy_way {
 };
 
 struct poll_policy_cfg {
-	uint64_t wake_ticks; /* first guess at the time from kick or interrupt to first pass */
+	uint64_t wake_ticks; /* guess at the time from kick or interrupt to first pass, until known */
 	uint64_t exit_ticks; /* what a kick costs the vCPU that sends it */
 	uint32_t weight_x16; /* worth of a tick of latency in ticks of polling, in sixteenths */
 	bool wake_given;     /* wake_ticks is exact: do not learn */
@@ -69,8 +69,9 @@ struct poll_policy_core {
 	/* The price of a sleep, (wake + exit) x weight, by requests in flight or not: then it is an
 	 * interrupt that ends it, as a rule, and no guest pays an exit. */
 	uint64_t price_ticks[2], exit_ticks;
+	uint64_t wake_ticks; /* average of what was seen */
 	uint32_t weight_x16;
-	bool wake_given, busy;
+	bool wake_given, wake_seen, busy;
 	uint32_t history; /* of the last gaps: 1 for a long one, the latest lowest */
 	uint64_t prev_gap_ticks[2];
 	/*
@@ -120,6 +121,12 @@ void poll_policy_progress(struct poll_policy_core *core, struct poll_policy_queu
 
 /* All is armed and the core sleeps from now on. */
 void poll_policy_sleeps(struct poll_policy_core *core, uint64_t now);
+
+/*
+ * How long a wake-up took, from whoever asked for it to the first pass: whatever ended the sleep.
+ * Without effect where wake_given.
+ */
+void poll_policy_wake_learn(struct poll_policy_core *core, uint64_t wake_ticks);
 
 /*
  * A kick or device interrupt ended the sleep; wake_ticks is from it to the first pass, kicked says
