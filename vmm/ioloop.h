@@ -18,7 +18,7 @@
 #define IOLOOP_QUEUE_MAX   READY_MAX
 #define IOLOOP_DEV_MAX     16u
 #define IOLOOP_COLD_SWEEP  32u /* cold queues looked at in a pass that found nothing so far */
-#define IOLOOP_BUSY_SWEEP  4u  /* and, in one that did, beside one for each request taken */
+#define IOLOOP_BUSY_SWEEP  2u  /* and, in one that did, beside one for each request taken */
 #define IOLOOP_SERVE_MAX   64u /* requests taken from one queue in one pass */
 
 struct ioq;
