@@ -59,13 +59,21 @@ void vcpu_state_sipi(struct hvm_state *state, uint8_t vector)
 
 /* --- stepping over instructions --------------------------------------------------------------- */
 
-/* Reads the exiting instruction's bytes; returns how many, at most INSN_LEN_MAX. */
+/*
+ * Reads the exiting instruction's bytes; returns how many, at most INSN_LEN_MAX. As the processor
+ * fetched them, where it says so: that spares a walk of the guest's page tables at each kick.
+ */
 static unsigned insn_bytes_read(struct vcpu *v, uint8_t bytes[INSN_LEN_MAX], enum insn_mode *mode)
 {
+	const struct hvm_exit *exit = &v->hv.exit;
 	struct hvm_state state;
 
 	hvm->state_get_paging(&v->hv, &state);
 	*mode = gwalk_insn_mode(&state);
+	if (exit->insn_bytes_count) {
+		memcpy(bytes, exit->insn_bytes, exit->insn_bytes_count);
+		return exit->insn_bytes_count;
+	}
 	return gwalk_fetch(&v->vm->mem, &state, v->hv.rip, bytes);
 }
 

@@ -93,7 +93,7 @@ static void run(void)
 	entries = sleeps = xsetbvs = 0;
 	injected = -1;
 	fake_wait = on_wait;
-	V->stats = plat_mem_alloc(exit_stats_bytes(0), CACHE_LINE_BYTES);
+	V->stats = plat_mem_alloc(exit_stats_bytes(1), CACHE_LINE_BYTES);
 	V->hv.irq_offer = -1;
 	vcpu_run(V);
 	hvm = before;
@@ -187,5 +187,55 @@ static void undeliverable_event_ends_the_guest(void)
 	CHECK_EQ(atomic_load(&fx_vm.end), VM_ERROR);
 }
 
-TESTS(T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels),
+/* mov [rax], ecx, with a prefix or without. */
+static const uint8_t store[] = {0x89, 0x08}, store16[] = {0x66, 0x89, 0x08};
+static struct ioq kicked;
+static struct ioloop kick_loop;
+
+static void do_kick(struct hvm_vcpu *hv)
+{
+	hv->exit.reason = HVM_EXIT_KICK;
+	hv->exit.insn_len = 0;
+	hv->exit.u.mem.gpa = fx_vm.kick[0].gpa;
+	hv->exit.u.mem.write = true;
+}
+
+static void do_kick_with_bytes(struct hvm_vcpu *hv)
+{
+	do_kick(hv);
+	hv->exit.insn_bytes = store16;
+	hv->exit.insn_bytes_count = sizeof(store16);
+}
+
+static void kick_setup(void (*kick)(struct hvm_vcpu *))
+{
+	static struct ioq *queues[1] = {&kicked};
+
+	setup();
+	script[0] = kick;
+	memset(&kicked, 0, sizeof(kicked));
+	ioloop_init(&kick_loop, 0);
+	ioloop_queue_add(&kick_loop, &kicked);
+	fx_vm.kick[0].gpa = VPCI_MMIO_BASE_GPA;
+	fx_vm.kick[0].queue_count = 1;
+	fx_vm.kick[0].multiplier_shift = 2;
+	fx_vm.kick[0].queue = queues;
+	fx_vm.kick_count = 1;
+	memcpy(fx_ram, store, sizeof(store));
+}
+
+/* Over the instruction in memory, or the one the processor says it met there. */
+static void kick_skips_its_instruction(void)
+{
+	kick_setup(do_kick);
+	run();
+	CHECK_EQ(kicked.kicks, 1);
+	CHECK_EQ(V->hv.rip, sizeof(store));
+	kick_setup(do_kick_with_bytes);
+	run();
+	CHECK_EQ(kicked.kicks, 1);
+	CHECK_EQ(V->hv.rip, sizeof(store16));
+}
+
+TESTS(T(kick_skips_its_instruction), T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels),
       T(undeliverable_event_ends_the_guest))
