@@ -301,16 +301,23 @@ static void e820_add(struct boot_params *params, gpa_t base_gpa, gpa_t end_gpa, 
 	}
 }
 
-static void e820_fill(const struct gmem *mem, struct boot_params *params)
+/* What of the guest's memory lies in [base_gpa, end_gpa). */
+static void e820_add_ram(const struct gmem *mem, struct boot_params *params, gpa_t base_gpa,
+                         gpa_t end_gpa)
 {
 	for (unsigned i = 0; i < mem->count; i++) {
-		gpa_t base_gpa = mem->region[i].gpa, end_gpa = base_gpa + mem->region[i].len_bytes;
+		const struct gmem_region *r = &mem->region[i];
 
-		e820_add(params, base_gpa, MIN(end_gpa, LINUX_LOW_END_GPA), E820_RAM);
-		if (i == 0)
-			e820_add(params, LINUX_LOW_END_GPA, LINUX_HIGH_GPA, E820_RESERVED);
-		e820_add(params, MAX(base_gpa, LINUX_HIGH_GPA), end_gpa, E820_RAM);
+		e820_add(params, MAX(r->gpa, base_gpa), MIN(r->gpa + r->len_bytes, end_gpa),
+		         E820_RAM);
 	}
+}
+
+static void e820_fill(const struct gmem *mem, struct boot_params *params)
+{
+	e820_add_ram(mem, params, 0, LINUX_LOW_END_GPA);
+	e820_add(params, LINUX_LOW_END_GPA, LINUX_HIGH_GPA, E820_RESERVED);
+	e820_add_ram(mem, params, LINUX_HIGH_GPA, UINT64_MAX);
 }
 
 static int params_write(const struct gmem *mem, const struct linux_image *in,

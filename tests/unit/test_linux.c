@@ -277,6 +277,29 @@ static void memory_in_pieces(void)
 	CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x2d8 + 40, 8), 63 * MIB);
 }
 
+/* However small the pieces are, what the kernel is told of memory is the same and in order. */
+static void memory_map_of_small_pieces(void)
+{
+	uint64_t e820[] = {0, 0xa0000, 1, 0xa0000, 0x60000, 2, 0x100000, 63 * MIB, 1};
+	struct gmem whole;
+
+	image_make();
+	memory_make(64 * MIB);
+	whole = mem;
+	memset(&mem, 0, sizeof(mem));
+	CHECK_EQ(gmem_add(&mem, 0, 0x50000, 0x10000000, whole.region[0].va), 0);
+	CHECK_EQ(gmem_add(&mem, 0x50000, 64 * MIB - 0x50000, 0x20000000,
+	                  whole.region[0].va + 0x50000),
+	         0);
+	CHECK_EQ(load(), 0);
+	CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x1e8, 1), 3);
+	for (unsigned i = 0; i < 3; i++) {
+		CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x2d0 + i * 20, 8), e820[i * 3]);
+		CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x2d8 + i * 20, 8), e820[i * 3 + 1]);
+		CHECK_EQ(get(LINUX_ZERO_PAGE_GPA + 0x2e0 + i * 20, 4), e820[i * 3 + 2]);
+	}
+}
+
 static void places_by_preference(void)
 {
 	image_make();
@@ -416,5 +439,5 @@ static void any_header_is_survived(void)
 
 TESTS(T(layout_around_the_hole), T(loads_a_kernel), T(copies_the_header_it_has),
       T(entry_state_is_64_bit), T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes),
-      T(memory_in_pieces), T(places_by_preference), T(refuses_what_is_no_kernel),
+      T(memory_in_pieces), T(memory_map_of_small_pieces), T(places_by_preference), T(refuses_what_is_no_kernel),
       T(setup_sects_zero_is_four), T(truncated_files), T(any_header_is_survived))
