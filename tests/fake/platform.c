@@ -1,9 +1,9 @@
 #include "tests/fake/platform.h"
 
+#include <sanitizer/asan_interface.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 uint64_t fake_tsc;
 unsigned fake_core;
@@ -18,8 +18,16 @@ void (*fake_cpuid)(uint32_t leaf, uint32_t subleaf, uint32_t out[4]);
 void (*fake_relax)(void);
 void (*fake_wait)(const atomic_uint *wake, uint64_t deadline_tsc);
 
+/*
+ * What plat_mem_alloc gave. fake_reset keeps the blocks, poisoned, for those who ask for the same
+ * again: tests and fuzzers set up the same machine thousands of times.
+ */
 #define ALLOC_MAX 4096
-static void *allocs[ALLOC_MAX];
+static struct {
+	void *mem;
+	uint64_t len_bytes, align_bytes;
+	bool used;
+} allocs[ALLOC_MAX];
 static unsigned alloc_count;
 static size_t log_len, console_len;
 
@@ -39,8 +47,10 @@ void fake_reset(void)
 	fake_cpuid = NULL;
 	fake_relax = NULL;
 	fake_wait = NULL;
-	while (alloc_count > 0)
-		free(allocs[--alloc_count]);
+	for (unsigned i = 0; i < alloc_count; i++) {
+		allocs[i].used = false;
+		ASAN_POISON_MEMORY_REGION(allocs[i].mem, allocs[i].len_bytes);
+	}
 }
 
 uint32_t plat_mmio_read32(const volatile void *reg)
@@ -86,17 +96,40 @@ void plat_io_write(uint16_t port, unsigned width_bytes, uint32_t value)
 		fake_io_write(port, width_bytes, value);
 }
 
+/* Makes room for a block of another size. Where the room is; 0: all are in use. */
+static unsigned alloc_give_back(void)
+{
+	for (unsigned i = alloc_count; i-- > 1;) {
+		if (allocs[i].used)
+			continue;
+		ASAN_UNPOISON_MEMORY_REGION(allocs[i].mem, allocs[i].len_bytes);
+		free(allocs[i].mem);
+		allocs[i] = allocs[--alloc_count];
+		return alloc_count;
+	}
+	return 0;
+}
+
 void *plat_mem_alloc(uint64_t len_bytes, uint64_t align_bytes)
 {
-	void *mem = NULL;
+	unsigned i = 0;
 
-	if (alloc_count == ALLOC_MAX)
+	while (i < alloc_count && (allocs[i].used || allocs[i].len_bytes != len_bytes ||
+	                           allocs[i].align_bytes != align_bytes))
+		i++;
+	if (i == ALLOC_MAX && !(i = alloc_give_back()))
 		return NULL;
-	if (posix_memalign(&mem, align_bytes < 64 ? 64 : align_bytes, len_bytes))
-		return NULL;
-	memset(mem, 0, len_bytes);
-	allocs[alloc_count++] = mem;
-	return mem;
+	if (i == alloc_count) {
+		if (posix_memalign(&allocs[i].mem, align_bytes < 64 ? 64 : align_bytes, len_bytes))
+			return NULL;
+		allocs[i].len_bytes = len_bytes;
+		allocs[i].align_bytes = align_bytes;
+		alloc_count++;
+	}
+	allocs[i].used = true;
+	ASAN_UNPOISON_MEMORY_REGION(allocs[i].mem, len_bytes);
+	memset(allocs[i].mem, 0, len_bytes);
+	return allocs[i].mem;
 }
 
 hpa_t plat_hpa(const void *va)

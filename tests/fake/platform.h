@@ -24,7 +24,7 @@ extern void (*fake_cpuid)(uint32_t leaf, uint32_t subleaf, uint32_t out[4]);
 extern void (*fake_relax)(void);               /* also called by plat_relax */
 extern void (*fake_wait)(const atomic_uint *wake, uint64_t deadline_tsc);
 
-/* All of the above to their defaults; frees what plat_mem_alloc gave. */
+/* All of the above to their defaults; what plat_mem_alloc gave is gone. */
 void fake_reset(void);
 
 #endif

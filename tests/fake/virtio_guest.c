@@ -3,8 +3,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* --- memory ----------------------------------------------------------------------------------- */
+
+#define ZONE_BYTES 64u
+#define ZONE_FILL  0xa5u
+
+/* Nothing is mapped within GUARD_BYTES of a piece, so that whatever leaves it faults. */
+static void *piece_map(uint64_t len_bytes)
+{
+	uint8_t *all = mmap(NULL, len_bytes + 2 * VGUEST_GUARD_BYTES, PROT_NONE,
+	                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (all == MAP_FAILED ||
+	    mprotect(all + VGUEST_GUARD_BYTES, len_bytes, PROT_READ | PROT_WRITE))
+		abort();
+	return all + VGUEST_GUARD_BYTES;
+}
 
 void vguest_init(struct vguest *g, unsigned pieces, uint64_t piece_bytes)
 {
@@ -13,10 +29,7 @@ void vguest_init(struct vguest *g, unsigned pieces, uint64_t piece_bytes)
 	g->next_gpa = VGUEST_BASE_GPA;
 	g->end_gpa = VGUEST_BASE_GPA + pieces * piece_bytes;
 	for (unsigned i = 0; i < pieces; i++) {
-		g->piece[i] = aligned_alloc(4096, piece_bytes);
-		if (!g->piece[i])
-			abort();
-		memset(g->piece[i], 0, piece_bytes);
+		g->piece[i] = piece_map(piece_bytes);
 		if (gmem_add(&g->mem, VGUEST_BASE_GPA + i * piece_bytes, piece_bytes,
 		             (hpa_t)(uintptr_t)g->piece[i], g->piece[i]))
 			abort();
@@ -26,8 +39,48 @@ void vguest_init(struct vguest *g, unsigned pieces, uint64_t piece_bytes)
 void vguest_free(struct vguest *g)
 {
 	for (unsigned i = 0; i < GMEM_REGION_MAX; i++)
-		free(g->piece[i]);
+		if (g->piece[i])
+			munmap((uint8_t *)g->piece[i] - VGUEST_GUARD_BYTES,
+			       g->piece_bytes + 2 * VGUEST_GUARD_BYTES);
 	memset(g, 0, sizeof(*g));
+}
+
+static void zone_add(struct vguest *g, gpa_t gpa)
+{
+	if (g->zone_count == VGUEST_ZONE_MAX)
+		abort();
+	g->zone_gpa[g->zone_count++] = gpa;
+	memset(vguest_va(g, gpa), ZONE_FILL, ZONE_BYTES);
+}
+
+gpa_t vguest_zone_damaged(struct vguest *g)
+{
+	uint8_t whole[ZONE_BYTES];
+
+	memset(whole, ZONE_FILL, sizeof(whole));
+	for (unsigned i = 0; i < g->zone_count; i++) {
+		const uint8_t *at = vguest_va(g, g->zone_gpa[i]);
+
+		if (!memcmp(at, whole, sizeof(whole)))
+			continue;
+		for (unsigned n = 0; n < ZONE_BYTES; n++)
+			if (at[n] != ZONE_FILL)
+				return g->zone_gpa[i] + n;
+	}
+	return 0;
+}
+
+gpa_t vguest_alloc_fenced(struct vguest *g, uint64_t len_bytes, uint64_t align)
+{
+	gpa_t before_gpa = vguest_alloc(g, ZONE_BYTES, 1);
+	gpa_t gpa = vguest_alloc(g, len_bytes + ZONE_BYTES, align);
+
+	/* Close to the block, whatever its alignment left between. */
+	if (gpa - before_gpa > ZONE_BYTES && (gpa - VGUEST_BASE_GPA) % g->piece_bytes >= ZONE_BYTES)
+		before_gpa = gpa - ZONE_BYTES;
+	zone_add(g, before_gpa);
+	zone_add(g, gpa + len_bytes);
+	return gpa;
 }
 
 gpa_t vguest_alloc(struct vguest *g, uint64_t len_bytes, uint64_t align)
@@ -67,6 +120,11 @@ static struct virtq_used *used_of(struct vguest_queue *q)
 	return vguest_va(q->guest, q->used_gpa);
 }
 
+static gpa_t ring_alloc(struct vguest *g, uint64_t len_bytes, uint64_t align)
+{
+	return (g->fenced ? vguest_alloc_fenced : vguest_alloc)(g, len_bytes, align);
+}
+
 void vguest_queue_init(struct vguest_queue *q, struct vguest *g, uint16_t size, bool event_idx,
                        bool indirect)
 {
@@ -74,13 +132,25 @@ void vguest_queue_init(struct vguest_queue *q, struct vguest *g, uint16_t size, 
 	q->guest = g;
 	q->size = size;
 	q->event_idx = event_idx;
-	q->desc_gpa = vguest_alloc(g, VIRTQ_DESC_BYTES(size), VIRTQ_DESC_ALIGN);
-	q->avail_gpa = vguest_alloc(g, VIRTQ_AVAIL_BYTES(size), VIRTQ_AVAIL_ALIGN);
-	q->used_gpa = vguest_alloc(g, VIRTQ_USED_BYTES(size), VIRTQ_USED_ALIGN);
+	q->desc_gpa = ring_alloc(g, VIRTQ_DESC_BYTES(size), VIRTQ_DESC_ALIGN);
+	q->avail_gpa = ring_alloc(g, VIRTQ_AVAIL_BYTES(size), VIRTQ_AVAIL_ALIGN);
+	q->used_gpa = ring_alloc(g, VIRTQ_USED_BYTES(size), VIRTQ_USED_ALIGN);
 	if (indirect)
 		q->table_gpa = vguest_alloc(g, (uint64_t)size * VGUEST_INDIRECT_MAX * 16, 16);
 	for (uint16_t i = 0; i < size; i++)
 		q->free[q->free_count++] = (uint16_t)(size - 1 - i);
+}
+
+void vguest_queue_empty(struct vguest_queue *q)
+{
+	q->avail_idx = q->used_idx = q->kicked_idx = q->free_count = 0;
+	for (uint16_t i = 0; i < q->size; i++) {
+		q->chain_len[i] = 0;
+		q->free[q->free_count++] = (uint16_t)(q->size - 1 - i);
+	}
+	memset(desc_of(q), 0, VIRTQ_DESC_BYTES(q->size));
+	memset(avail_of(q), 0, VIRTQ_AVAIL_BYTES(q->size));
+	memset(used_of(q), 0, VIRTQ_USED_BYTES(q->size));
 }
 
 void vguest_desc_set(struct vguest_queue *q, uint16_t index, gpa_t gpa, uint32_t len_bytes,
@@ -109,6 +179,7 @@ int vguest_add(struct vguest_queue *q, const struct vguest_buf *bufs, unsigned c
 		                            (bufs[i].device_writes ? VIRTQ_DESC_F_WRITE : 0));
 
 		vguest_desc_set(q, index, bufs[i].gpa, bufs[i].len_bytes, flags, next);
+		q->next[index] = next;
 		index = next;
 	}
 	return head;
@@ -208,14 +279,14 @@ void vguest_irq_off(struct vguest_queue *q)
 
 /* --- used ring -------------------------------------------------------------------------------- */
 
-/* Follows the chain as this driver built it, at most chain_len descriptors. */
+/* Follows the chain as this driver built it, whatever its descriptors have become since. */
 static void chain_free(struct vguest_queue *q, uint16_t head)
 {
 	uint16_t index = head;
 
 	for (uint16_t left = q->chain_len[head]; left > 0; left--) {
 		q->free[q->free_count++] = index;
-		index = desc_of(q)[index].next & (uint16_t)(q->size - 1);
+		index = q->next[index];
 	}
 	q->chain_len[head] = 0;
 }
