@@ -99,6 +99,8 @@ $(B)/host/manifest_dump: $(B)/host/tests/unit/manifest_dump.o $(B)/host/libquell
 UNIT_PY   := $(wildcard tests/unit/test_*.py)
 UNIT_AIDS := $(B)/host/manifest_dump
 
+include tests/fuzz/rules.mk
+
 .SECONDARY:
 test: $(UNIT) $(UNIT_AIDS)
 	@python3 tools/unit $(UNIT) $(UNIT_PY)
