@@ -188,6 +188,18 @@ bench-native: $(B)/bench/native
 
 -include $(shell find $(B)/bench -type f -name '*.d' 2>/dev/null)
 
+# --- the polling policy, the hypervisor's own object, against QEMU's rules and the clairvoyant --------
+#   make sim [SIM="--json"]: exits with an error if a target of docs/policy.md is missed; a second or two
+SIM_O := $(patsubst %.c,$(B)/bench/%.o,$(wildcard tests/sim/*.c)) $(B)/efi/vmm/poll_policy.o
+
+.PHONY: sim
+$(B)/host/sim: $(SIM_O)
+	@mkdir -p $(@D)
+	@$(HOSTCC) $^ -o $@
+
+sim: $(B)/host/sim
+	@$(B)/host/sim $(SIM)
+
 # --- races: the loop, guests and a device on threads, under ThreadSanitizer and without ------------
 #   make tsan [TIME=SECONDS] [REQUESTS=N]: at most so much for each of eight cases; ROUNDS=N
 RACES_C  := $(PORTABLE) tests/fake/virtio_guest.c

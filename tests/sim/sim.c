@@ -2,8 +2,10 @@
  * sim: the hypervisor's polling policy against QEMU's rules, fixed rules and the clairvoyant
  * optimum.
  *
- * usage: sim [--csv] [--full] [--seed N] [--wake NS] [--exit NS] [--gaps N] [TRACE ..]
- * Exits 1 if a target is missed.
+ * usage: sim [--csv|--full|--json] [--seed N] [--wake NS] [--exit NS] [--gaps N] [--ours POLICY]
+ *            [TRACE ..]
+ * --json: an object a line, one for each trace and a last one that sums up. --ours: judges another
+ * policy in the place of the hypervisor's. Exits 1 if a target is missed.
  */
 #include "tests/sim/sim.h"
 
@@ -17,13 +19,14 @@
 #define POLICY_MAX 16u
 
 static struct {
-	bool csv, full;
+	enum { FORM_TABLE, FORM_FULL, FORM_CSV, FORM_JSON } form;
 	struct sim_cfg cfg;
+	unsigned ours;
 	char **names;
 	int name_count;
 	unsigned traces, limits_missed, lost, lost_strictly, duels;
 	double log_sum[POLICY_MAX];
-} sim = {.cfg = {.wake_ns = 15000, .exit_ns = 5000, .seed = 1, .gaps = 20000}};
+} sim = {.cfg = {.wake_ns = 15000, .exit_ns = 5000, .seed = 1, .gaps = 20000}, .ours = SIM_OURS};
 
 static const char *class_name(enum sim_class class)
 {
@@ -53,7 +56,7 @@ static double share(uint64_t part, uint64_t whole)
 static void detail_print(const struct sim_trace *t, const struct sim_policy *p,
                          const struct sim_result *r)
 {
-	const char *form = sim.csv ? "%s,%s,%s,%.5f,%.3f,%.3f,%.3f,%.5f,%.5f\n"
+	const char *form = sim.form == FORM_CSV ? "%s,%s,%s,%.5f,%.3f,%.3f,%.3f,%.5f,%.5f\n"
 	                           : "%-7s %-20s %-8s %10.4f %10.3f %10.2f %10.2f %9.4f %9.4f\n";
 
 	printf(form, class_name(t->class), t->name, p->name, share(r->cost, r->optimum),
@@ -64,7 +67,7 @@ static void detail_print(const struct sim_trace *t, const struct sim_policy *p,
 
 static void detail_head(void)
 {
-	if (sim.csv)
+	if (sim.form == FORM_CSV)
 		printf("class,trace,policy,cost_over_optimum,polling_percent,polling_us_per_"
 		       "request,"
 		       "latency_us_per_request,sleeps_per_request,kicks_per_request\n");
@@ -88,7 +91,7 @@ static void head_print(void)
 static void row_print(const struct sim_trace *t, const struct sim_result *r)
 {
 	printf("%-7s %-20s %6.3f %6.3f", class_name(t->class), t->name,
-	       share(r[SIM_OURS].bound, r[SIM_OURS].optimum), sim_limit(t, &r[SIM_OURS]));
+	       share(r[sim.ours].bound, r[sim.ours].optimum), sim_limit(t, &r[sim.ours]));
 	for (unsigned p = 0; p < sim_policy_count; p++) {
 		double x = share(r[p].cost, r[p].optimum);
 
@@ -96,29 +99,48 @@ static void row_print(const struct sim_trace *t, const struct sim_result *r)
 	}
 }
 
-/* Prints the verdict unless quiet, and counts. */
+static void json_print(const struct sim_trace *t, const struct sim_result *r)
+{
+	const struct sim_result *ours = &r[sim.ours];
+
+	printf("{\"trace\": \"%s\", \"class\": \"%s\", \"bound\": %.6f, \"limit\": %.6f, "
+	       "\"ours\": %.6f",
+	       t->name, class_name(t->class), share(ours->bound, ours->optimum),
+	       sim_limit(t, ours), share(ours->cost, ours->optimum));
+	for (unsigned p = 0; p < sim_policy_count; p++)
+		printf(", \"%s\": %.6f", sim_policies[p].name, share(r[p].cost, r[p].optimum));
+}
+
+/* Counts, and ends the trace's line where there is one. */
 static void judge(const struct sim_trace *t, const struct sim_result *r)
 {
-	bool kept = sim_limit_kept(t, &sim.cfg, &r[SIM_OURS]);
-	bool quiet = sim.csv || sim.full, good = kept;
+	bool kept = sim_limit_kept(t, &sim.cfg, &r[sim.ours]);
+	bool table = sim.form == FORM_TABLE, json = sim.form == FORM_JSON;
+	unsigned lost = 0;
 
 	sim.limits_missed += !kept;
-	if (!quiet && !kept)
+	if (table && !kept)
 		printf("  LIMIT");
+	if (json)
+		printf(", \"lost_to\": [");
 	for (unsigned p = 0; p < sim_policy_count; p++) {
-		if (!is_qemu(&sim_policies[p]))
+		if (!is_qemu(&sim_policies[p]) || p == sim.ours)
 			continue;
 		sim.duels++;
-		sim.lost_strictly += !sim_beats(t, &sim.cfg, &r[SIM_OURS], &r[p], true);
-		if (sim_beats(t, &sim.cfg, &r[SIM_OURS], &r[p], false))
+		sim.lost_strictly += !sim_beats(t, &sim.cfg, &r[sim.ours], &r[p], true);
+		if (sim_beats(t, &sim.cfg, &r[sim.ours], &r[p], false))
 			continue;
-		good = false;
-		sim.lost++;
-		if (!quiet)
+		if (table)
 			printf("  LOST:%s", sim_policies[p].name);
+		if (json)
+			printf("%s\"%s\"", lost ? ", " : "", sim_policies[p].name);
+		lost++;
 	}
-	if (!quiet)
-		printf(good ? "  ok\n" : "\n");
+	sim.lost += lost;
+	if (table)
+		printf(kept && !lost ? "  ok\n" : "\n");
+	if (json)
+		printf("], \"verdict\": \"%s\"}\n", !kept ? "limit" : lost ? "lost" : "ok");
 }
 
 static uint64_t clock_ns(void)
@@ -154,15 +176,22 @@ static double event_ns(void)
 	return (double)best / count;
 }
 
-static int summary_print(void)
+/* Over all traces. exp without libm: (1 + x / 2^20)^(2^20) is near enough for a mean. */
+static double geometric_mean(unsigned policy)
+{
+	double x = 1 + sim.log_sum[policy] / sim.traces / 1048576;
+
+	for (int i = 0; i < 20; i++)
+		x *= x;
+	return x;
+}
+
+static void summary_print(void)
 {
 	printf("\n%-35s%13s", "geometric mean", "");
 	for (unsigned p = 0; p < sim_policy_count; p++) {
-		/* exp without libm: (1 + x / 2^20)^(2^20) is near enough for a mean. */
-		double x = 1 + sim.log_sum[p] / sim.traces / 1048576;
+		double x = geometric_mean(p);
 
-		for (int i = 0; i < 20; i++)
-			x *= x;
 		printf(x < 100 ? " %8.4f" : " %8.0f", x);
 	}
 	printf("\n%u traces, %u limits missed; %u duels with QEMU's rules, %u lost (%u by less "
@@ -172,7 +201,33 @@ static int summary_print(void)
 	       SIM_LEARNING);
 	printf("%.1f ns for one arrival and decision, built as this program is, on this machine\n",
 	       event_ns());
-	return sim.limits_missed || sim.lost;
+}
+
+static void summary_json(void)
+{
+	printf("{\"summary\": true, \"traces\": %u, \"limits_missed\": %u, \"duels\": %u, ",
+	       sim.traces, sim.limits_missed, sim.duels);
+	printf("\"lost\": %u, \"lost_strictly\": %u, \"learning_prices\": %u, ", sim.lost,
+	       sim.lost_strictly, SIM_LEARNING);
+	printf("\"seed\": %llu, \"wake_ns\": %llu, \"exit_ns\": %llu, \"gaps\": %llu, "
+	       "\"ours\": \"%s\", \"geometric_mean\": {",
+	       (unsigned long long)sim.cfg.seed, (unsigned long long)sim.cfg.wake_ns,
+	       (unsigned long long)sim.cfg.exit_ns, (unsigned long long)sim.cfg.gaps,
+	       sim_policies[sim.ours].name);
+	for (unsigned p = 0; p < sim_policy_count; p++)
+		printf("%s\"%s\": %.6f", p ? ", " : "", sim_policies[p].name, geometric_mean(p));
+	printf("}}\n");
+}
+
+static bool ours_choose(const char *name)
+{
+	for (unsigned p = 0; p < sim_policy_count; p++) {
+		if (strcmp(sim_policies[p].name, name))
+			continue;
+		sim.ours = p;
+		return true;
+	}
+	return false;
 }
 
 static void options(int argc, char **argv)
@@ -188,16 +243,20 @@ static void options(int argc, char **argv)
 		                                                : NULL;
 
 		if (!strcmp(argv[i], "--csv")) {
-			sim.csv = true;
+			sim.form = FORM_CSV;
 		} else if (!strcmp(argv[i], "--full")) {
-			sim.full = true;
+			sim.form = FORM_FULL;
+		} else if (!strcmp(argv[i], "--json")) {
+			sim.form = FORM_JSON;
+		} else if (!strcmp(argv[i], "--ours") && ours_choose(value)) {
+			i++;
 		} else if (number && value[0] >= '0' && value[0] <= '9') {
 			*number = strtoull(value, NULL, 10);
 			i++;
 		} else {
 			fprintf(stderr,
-			        "usage: sim [--csv] [--full] [--seed N] [--wake NS] [--exit NS] "
-			        "[--gaps N] [TRACE ..]\n");
+			        "usage: sim [--csv|--full|--json] [--seed N] [--wake NS] "
+			        "[--exit NS] [--gaps N] [--ours POLICY] [TRACE ..]\n");
 			exit(2);
 		}
 	}
@@ -214,32 +273,36 @@ int main(int argc, char **argv)
 	struct sim_result r[POLICY_MAX];
 
 	options(argc, argv);
-	if (sim.csv || sim.full)
-		detail_head();
-	else
+	if (sim.form == FORM_TABLE)
 		head_print();
+	else if (sim.form != FORM_JSON)
+		detail_head();
 	for (unsigned i = 0; i < sim_trace_count; i++) {
 		const struct sim_trace *t = &sim_traces[i];
 
 		if (!wanted(t))
 			continue;
 		for (unsigned p = 0; p < sim_policy_count; p++) {
-			sim.cfg.want_bound = p == SIM_OURS;
+			sim.cfg.want_bound = p == sim.ours;
 			sim_run(t, &sim_policies[p], &sim.cfg, &r[p]);
 			sim.log_sum[p] += sim_ln(share(r[p].cost, r[p].optimum));
-			if (sim.csv || sim.full)
+			if (sim.form == FORM_CSV || sim.form == FORM_FULL)
 				detail_print(t, &sim_policies[p], &r[p]);
 		}
 		sim.traces++;
-		if (!sim.csv && !sim.full)
+		if (sim.form == FORM_TABLE)
 			row_print(t, r);
+		else if (sim.form == FORM_JSON)
+			json_print(t, r);
 		judge(t, r);
 	}
 	if (!sim.traces) {
 		fprintf(stderr, "sim: no such trace\n");
 		return 2;
 	}
-	if (sim.csv)
-		return sim.limits_missed || sim.lost;
-	return summary_print();
+	if (sim.form == FORM_JSON)
+		summary_json();
+	else if (sim.form != FORM_CSV)
+		summary_print();
+	return sim.limits_missed || sim.lost;
 }
