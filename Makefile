@@ -252,5 +252,5 @@ tsan: $(B)/tsan/races $(B)/tsan/races-plain
 .PHONY: bench
 bench:
 	@tools/deps
-	@$(MAKE) --no-print-directory $(B)/quell.efi guest $(B)/bench/native
+	@$(MAKE) --no-print-directory $(B)/quell.efi guest $(B)/bench/native $(B)/host/sim $(B)/tsan/races $(B)/tsan/races-plain
 	@PEER="$(PEER)" RIG="$(RIG)" tools/bench $(BENCH_ARGS)

@@ -1,10 +1,12 @@
 #include "arch/platform.h"
 #include "drivers/null.h"
 #include "tests/bench/bench.h"
+#include "vmm/manifest_check.h"
 
 #include <stdlib.h>
 
 #define BUSY_SIZE    256u
+#define EXIT_NS      2000u /* of a kick on hardware: only the policy's prices come from it */
 #define IDLE_SIZE    16u
 #define IDLE_PER_BLK 32u
 #define DISK_BYTES   (8 * GIB)
@@ -135,6 +137,7 @@ struct rig *rig_make(const struct rig_cfg *cfg)
 		r->dev = null_create(DISK_BYTES);
 	}
 	ioloop_init(&r->loop, 0);
+	ioloop_costs_set(&r->loop, EXIT_NS, MANIFEST_POLL_WEIGHT);
 	if (ioloop_dev_add(&r->loop, r->dev))
 		abort();
 	vguest_init(&r->guest, 2, GUEST_BYTES);
