@@ -239,7 +239,7 @@ $(B)/tsan/mutant/%: tests/tsan/mutants $(call races_main,plain)
 	@echo "  MUTANT  $*"
 	@set -- `grep '^$* ' $<`; source=$$3; script=`sed -n 's/^$*  *[^ ]*  *[^ ]*  *//p' $<`; \
 	    sed "$$script" $$source > $@.c; ! cmp -s $$source $@.c || { echo "$*: nothing to take out of $$source"; exit 1; }
-	@$(HOSTCC) $(filter-out -MMD -MP,$(PLAIN_CF)) -w $@.c $(filter-out $<,$^) -o $@
+	@$(HOSTCC) $(filter-out -MMD -MP,$(PLAIN_CF)) -include tests/tsan/races.h -w $@.c $(filter-out $<,$^) -o $@
 
 tsan: $(B)/tsan/races $(B)/tsan/races-plain
 	@$(B)/tsan/races $(TIME) $(REQUESTS) $(ROUNDS)

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SWITCHES 1000u
+#define SWITCHES     1000u
+#define SWITCHES_RUN 50u /* then the guests go on unpolled for a while */
 
 static const uint64_t policy[] = {0, 1000, IOQ_POLL_AUTO, IOQ_POLL_ALWAYS, 50000};
 
@@ -81,6 +82,27 @@ static unsigned policies_switch(uint64_t *state, unsigned count, bool letters)
 	return done;
 }
 
+static bool has_stepped_on(void *arg)
+{
+	struct guest *g = arg;
+
+	return atomic_load(&g->steps) >= g->steps_aim;
+}
+
+/* No other switch makes good what one has left undone: unpolled now, both guests must go on. */
+static bool unpolled_go_on(void)
+{
+	bool good = true;
+
+	for (unsigned i = 0; i < GUESTS; i++)
+		good = good && policy_switch(&rig.guest[i].blk->queue[0].ioq, 0);
+	for (unsigned i = 0; i < GUESTS; i++) {
+		rig.guest[i].steps_aim = atomic_load(&rig.guest[i].steps) + 3;
+		good = good && rig_await(has_stepped_on, &rig.guest[i]);
+	}
+	return good;
+}
+
 static void guests_run(pthread_t thread[GUESTS], void *(*first)(void *))
 {
 	for (unsigned i = 0; i < GUESTS; i++)
@@ -100,12 +122,14 @@ static void switches(const char *name, bool event_idx)
 {
 	uint64_t state = 3, before, during, published = 0, taken = 0;
 	pthread_t thread[GUESTS];
-	unsigned done;
+	unsigned done = 0;
 
 	rig_start(policy[0], event_idx);
 	guests_run(thread, guest_main);
 	before = atomic_load(&rig.left);
-	done = policies_switch(&state, SWITCHES, false);
+	do
+		done += policies_switch(&state, SWITCHES_RUN, false);
+	while (unpolled_go_on() && done < SWITCHES);
 	during = before - atomic_load(&rig.left);
 	guests_join(thread);
 	for (unsigned i = 0; i < GUESTS; i++) {

@@ -196,6 +196,17 @@ void short_delay(uint64_t *state)
 		;
 }
 
+void gap(void)
+{
+	static _Thread_local uint64_t state = 5;
+	uint32_t r = random_next(&state);
+
+	if (r % 8 == 0)
+		usleep(r >> 3 & 255);
+	else if (r % 8 < 4)
+		sched_yield();
+}
+
 /* --- cases -------------------------------------------------------------------------------------
  */
 

@@ -40,6 +40,10 @@ void dither(uint64_t *state);
 /* A few cycles. */
 void short_delay(uint64_t *state);
 
+/* Where a mutant of the source has opened a gap: now and then long enough for all that others may
+ * do in it. Any thread. */
+void gap(void);
+
 /* --- cases ------------------------------------------------------------------------------------ */
 
 struct limits {

@@ -261,6 +261,7 @@ bool guest_step(struct guest *g)
 		if (!guest_used_wait(g))
 			return false;
 	}
+	atomic_fetch_add(&g->steps, 1);
 	if (atomic_fetch_sub(&rig.left, burst) <= burst)
 		atomic_store(&rig.stop, 1);
 	dither(&g->state);
