@@ -80,6 +80,7 @@ def debian_fio_bochs(t):
     r.expect_code(0)
     note = check_fio(r, requests=2 * MB // 4096)
     want(exit_count(r, 'debian', {'EPT_MISCONFIG'}) > 0, 'no EPT_MISCONFIG exit: kicks take a slower way')
+    want(exit_count(r, 'debian', {'INTERRUPT_WINDOW'}) == 0, 'exits for an interrupt window')
     r.expect('EPT_MISCONFIG')
     return note
 

@@ -1,11 +1,13 @@
 """Machines: the back ends' own test on each, and those that cannot run guests."""
 
 import os
+import re
 
 from machine import BUILD, ROOT, Skip, guest, unchanged, want
 
 
-def hvm_smoke(machine):
+def hvm_smoke(machine, disable=None):
+    """Interrupts wait for the guest's IF in the processor, so no window exits; unless that is disabled."""
     def test(t):
         efi = os.path.join(BUILD, 'hvm-smoke.efi')
         if not os.path.exists(efi):
@@ -13,10 +15,14 @@ def hvm_smoke(machine):
         folder = os.path.join(ROOT, 'tests', 'system', 'hvm_smoke')
         with open(os.path.join(folder, 'quell.toml')) as f:
             manifest = f.read()
+        if disable:
+            manifest = f'[host]\ndisable = ["{disable}"]\n' + manifest
         r = t.boot(manifest, machine=machine, efi=efi, timeout=180, more=['--files', folder])
         r.expect_code(0)
         r.expect('quell: smoke: all ok')
-        return f'{r.log.count(" ok") - 1} cases'
+        windows = int(re.search(r'smoke: (\d+) interrupt windows', r.log).group(1))
+        want((windows > 0) == bool(disable), f'{windows} interrupt windows')
+        return f'{r.log.count(" ok") - 1} cases, {windows} interrupt windows'
     return test
 
 
@@ -37,6 +43,7 @@ def refused(cpu, *words):
 TESTS = [
     ('hvm_smoke_tcg', hvm_smoke('tcg')),
     ('hvm_smoke_bochs', hvm_smoke('bochs')),
+    ('hvm_smoke_bochs_windows', hvm_smoke('bochs', 'virtual-interrupts')),
     ('no_svm_tcg', refused('qemu64,-svm', 'SVM', 'VMX')),
     ('no_npt_tcg', refused('EPYC,+svm,-npt', 'nested paging', 'NPT')),
 ]

@@ -66,12 +66,13 @@ static void full_machine(void)
 	CHECK_EQ(choose(&c, &caps), 0);
 	CHECK_EQ(c.word[VMX_PIN], DEFAULT1_PIN | BIT(0) | BIT(3) | BIT(5));
 	CHECK_EQ(c.word[VMX_PROC], (DEFAULT1_PROC & ~(BIT(15) | BIT(16))) | BIT(3) | BIT(7) |
-	                               BIT(10) | BIT(11) | BIT(19) | BIT(20) | BIT(24) |
+	                               BIT(10) | BIT(11) | BIT(19) | BIT(20) | BIT(21) | BIT(24) |
 	                               BIT(28) | BIT(29) | BIT(31));
-	CHECK_EQ(c.word[VMX_PROC2], BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(12) | BIT(20));
+	CHECK_EQ(c.word[VMX_PROC2], BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(9) | BIT(12) |
+	                                BIT(20));
 	CHECK_EQ(c.word[VMX_EXIT], DEFAULT1_EXIT | BIT(9) | BIT(18) | BIT(19) | BIT(20) | BIT(21));
 	CHECK_EQ(c.word[VMX_ENTRY], DEFAULT1_ENTRY | BIT(14) | BIT(15));
-	CHECK_EQ(c.features, BIT(19) - 1);
+	CHECK_EQ(c.features, BIT(20) - 1);
 	CHECK_EQ(c.revision, 0x1234);
 	CHECK_EQ(c.timer_shift, 5);
 	CHECK_EQ(c.eptp_flags, 6 | 3 << 3 | 1 << 6);
@@ -157,6 +158,8 @@ static const struct {
 	{VMX_PROC, 11, "rdpmc-exit", VMX_F_RDPMC},
 	{VMX_PROC, 24, "io-exiting", VMX_F_IO_UNCOND},
 	{VMX_PROC, 29, "monitor-exit", VMX_F_MONITOR},
+	{VMX_PROC, 21, "virtual-interrupts", VMX_F_VIRT_INTR},
+	{VMX_PROC2, 9, "virtual-interrupts", VMX_F_VIRT_INTR},
 	{VMX_PROC2, 3, "rdtscp", VMX_F_RDTSCP},
 	{VMX_PROC2, 5, "vpid", VMX_F_VPID},
 	{VMX_PROC2, 6, "wbinvd-exit", VMX_F_WBINVD},

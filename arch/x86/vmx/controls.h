@@ -47,6 +47,7 @@ enum vmx_word { VMX_PIN, VMX_PROC, VMX_PROC2, VMX_EXIT, VMX_ENTRY, VMX_WORD_COUN
 #define PROC_CR3_STORE   BIT(16)
 #define PROC_CR8_LOAD    BIT(19)
 #define PROC_CR8_STORE   BIT(20)
+#define PROC_TPR_SHADOW  BIT(21)
 #define PROC_NMI_WINDOW  BIT(22)
 #define PROC_IO          BIT(24)
 #define PROC_IO_BITMAPS  BIT(25)
@@ -59,6 +60,7 @@ enum vmx_word { VMX_PIN, VMX_PROC, VMX_PROC2, VMX_EXIT, VMX_ENTRY, VMX_WORD_COUN
 #define PROC2_VPID         BIT(5)
 #define PROC2_WBINVD       BIT(6)
 #define PROC2_UNRESTRICTED BIT(7)
+#define PROC2_VIRT_INTR    BIT(9)
 #define PROC2_INVPCID      BIT(12)
 #define PROC2_XSAVES       BIT(20)
 
@@ -94,6 +96,7 @@ enum vmx_word { VMX_PIN, VMX_PROC, VMX_PROC2, VMX_EXIT, VMX_ENTRY, VMX_WORD_COUN
 #define VMX_F_RDPMC          BIT(16) /* "rdpmc-exit" */
 #define VMX_F_CR3_FREE       BIT(17) /* "true-controls": MOV CR3 need not exit */
 #define VMX_F_STRING_INFO    BIT(18) /* "string-info": instruction information for INS and OUTS */
+#define VMX_F_VIRT_INTR      BIT(19) /* "virtual-interrupts"; else interrupt windows */
 
 /* The capability MSRs; a word that the processor does not have reads 0. Filled by vmx_caps_read. */
 struct vmx_caps {

@@ -110,9 +110,51 @@ static void event_write(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 	vmcs_write(VMCS_ENTRY_EVENT, v->event);
 }
 
+/* The word of a vector's bit in the page. SDM 3A 11.8.4. */
+static uint32_t *virtual_irr(const struct vmx_vcpu *v, int vector)
+{
+	return &v->virtual_apic[(0x200 + vector / 32 * 16) / 4];
+}
+
+static uint32_t *virtual_isr(const struct vmx_vcpu *v, int vector)
+{
+	return &v->virtual_apic[(0x100 + vector / 32 * 16) / 4];
+}
+
+/* vmm's offer of now takes the place of the one before. */
+static void offer_set(struct vmx_vcpu *v, int vector)
+{
+	uint32_t status = vector < 0 ? 0 : (uint32_t)vector;
+
+	if (vector != v->offer) {
+		if (v->offer >= 0)
+			*virtual_irr(v, v->offer) = 0;
+		if (vector >= 0)
+			*virtual_irr(v, vector) = 1u << (vector & 31);
+		v->offer = vector;
+	}
+	if (status != v->interrupt_status) {
+		v->interrupt_status = status;
+		vmcs_write(VMCS_INTERRUPT_STATUS, status);
+	}
+}
+
+/* After an exit: did the guest take it? Then nothing stays in service here, where no EOI comes to:
+ * the next entry writes that. SDM 3C 30.2.2. */
+static bool offer_taken(struct vmx_vcpu *v)
+{
+	v->interrupt_status = (uint32_t)vmcs_read(VMCS_INTERRUPT_STATUS);
+	if (v->interrupt_status >> 8 != (uint32_t)v->offer)
+		return false;
+	*virtual_isr(v, v->offer) = 0;
+	v->offer = -1;
+	return true;
+}
+
 /*
  * What goes in with this entry: a queued exception or an interrupted delivery first, then an NMI,
- * then vmm's interrupt. What cannot go in yet opens a window. True: vmm's interrupt goes in.
+ * then vmm's interrupt. What cannot go in yet opens a window, unless the processor itself waits.
+ * True: vmm's interrupt goes in now, for certain.
  */
 static bool events_prepare(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 {
@@ -130,7 +172,9 @@ static bool events_prepare(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 			proc |= PROC_NMI_WINDOW;
 		}
 	}
-	if (vcpu->irq_offer >= 0) {
+	if (v->virtual_apic) {
+		offer_set(v, vcpu->irq_offer);
+	} else if (vcpu->irq_offer >= 0) {
 		offered = !busy && interruptible(vcpu, v);
 		if (offered)
 			vmcs_write(VMCS_ENTRY_EVENT,
@@ -258,7 +302,7 @@ void vmx_run(struct hvm_vcpu *vcpu)
 	}
 	v->launched = true;
 	vcpu->exception_pending = 0;
-	if (offered)
+	if (offered || (v->virtual_apic && v->offer >= 0 && offer_taken(v)))
 		vcpu->irq_taken = true;
 
 	reason &= 0xffff;

@@ -104,6 +104,22 @@ static void setup_controls(struct hvm_vcpu *vcpu)
 	vmcs_write(VMCS_CR4_MASK, ~(vmx.ctl.cr4_guest & ~CR4_HOST_OWNED));
 }
 
+/*
+ * The processor waits for the guest's IF itself. It delivers no EOI and no TPR to this page: vmm's
+ * local APIC keeps those, and offers only what they let in. SDM 3C 25.6.8, 30.2.
+ */
+static void setup_virtual_interrupts(struct vmx_vcpu *v)
+{
+	memset(v->virtual_apic, 0, PAGE_SIZE);
+	v->interrupt_status = 0;
+	v->offer = -1;
+	vmcs_write(VMCS_VIRTUAL_APIC, plat_hpa(v->virtual_apic));
+	vmcs_write(VMCS_TPR_THRESHOLD, 0);
+	vmcs_write(VMCS_INTERRUPT_STATUS, 0);
+	for (unsigned i = 0; i < 4; i++)
+		vmcs_write(VMCS_EOI_EXIT + 2 * i, 0);
+}
+
 static uint64_t selector(unsigned which)
 {
 	uint16_t ds, es, fs, gs;
@@ -161,6 +177,8 @@ void vmx_setup(struct hvm_vcpu *vcpu)
 
 	setup_controls(vcpu);
 	setup_host();
+	if (v->virtual_apic)
+		setup_virtual_interrupts(v);
 	v->host_rsp = 0;
 	v->launched = false;
 	v->flush = true;

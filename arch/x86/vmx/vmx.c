@@ -147,6 +147,11 @@ static int vmx_vcpu_init(struct hvm_vcpu *vcpu)
 	vcpu->cb = plat_mem_alloc(PAGE_SIZE, PAGE_SIZE);
 	if (!vcpu->priv || !vcpu->cb)
 		return -ENOMEM;
+	if (vmx_has(VMX_F_VIRT_INTR)) {
+		vmx_of(vcpu)->virtual_apic = plat_mem_alloc(PAGE_SIZE, PAGE_SIZE);
+		if (!vmx_of(vcpu)->virtual_apic)
+			return -ENOMEM;
+	}
 	vcpu->cb_hpa = plat_hpa(vcpu->cb);
 	*(uint32_t *)vcpu->cb = vmx.ctl.revision;
 	vcpu->irq_offer = -1;

@@ -36,6 +36,11 @@ struct vmx_vcpu {
 	uint32_t pin, proc, entry;       /* as the VMCS has them */
 	uint32_t interruptibility;       /* as the VMCS has it */
 
+	/* Virtual-interrupt delivery: vmm's offer waits here for the guest's IF. NULL without it. */
+	uint32_t *virtual_apic;          /* one page; only IRR and ISR matter, TPR stays 0 */
+	uint32_t interrupt_status;       /* as the VMCS has it */
+	int offer;                       /* the vector in the page's IRR; -1: none */
+
 	uint32_t event, event_error, event_len; /* for the next entry, if exception_pending */
 	bool flush;                      /* drop this VPID's translations before entry */
 	bool launched;

@@ -120,10 +120,12 @@ enum hvm_exit_reason smoke_go(void)
 			smoke.taken++;
 		}
 		switch (smoke.vcpu.exit.reason) {
+		case HVM_EXIT_IRQ_WINDOW:
+			smoke.windows++;
+			break;
 		case HVM_EXIT_NONE:
 		case HVM_EXIT_INTR:
 		case HVM_EXIT_TIMER:
-		case HVM_EXIT_IRQ_WINDOW:
 		case HVM_EXIT_NMI:
 		case HVM_EXIT_CR:
 			break;
@@ -207,6 +209,7 @@ void quell_main(const struct boot_info *info)
 			smoke.ops->dump(&smoke.vcpu);
 		ok = ok && passed;
 	}
+	plat_log("smoke: %u interrupt windows", smoke.windows);
 	plat_log("smoke: %s", ok ? "all ok" : "FAILED");
 	core_power_off(ok);
 }
