@@ -44,6 +44,9 @@ unsigned plat_core(void);
 /* A pause in a spin loop. */
 void plat_relax(void);
 
+/* Takes the interrupts that have come to this core; elsewhere they wait for a guest or plat_wait. */
+void plat_irq_take(void);
+
 /*
  * Sleeps until plat_wake(this core), a device interrupt, or deadline_tsc (UINT64_MAX: none), unless
  * *wake is already set, which is checked with interrupts off so that no wake-up is lost. The caller

@@ -466,6 +466,8 @@ void vcpu_run(struct vcpu *v)
 
 	v->left_tsc = v->stats->start_tsc = now_tsc;
 	while (v->run_state != VCPU_STOPPED) {
+		/* What they tell is found below; left pending, they would end the guest's run at once. */
+		plat_irq_take();
 		if (vcpu_prepare(v)) {
 			vcpu_enter(v);
 		} else if (v->run_state != VCPU_STOPPED) {

@@ -93,6 +93,11 @@ void plat_relax(void)
 	cpu_relax();
 }
 
+void plat_irq_take(void)
+{
+	core_irq_window();
+}
+
 int plat_msi(unsigned core, uint64_t *address, uint32_t *data)
 {
 	uint32_t id;

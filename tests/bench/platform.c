@@ -104,6 +104,10 @@ unsigned plat_core(void)
 	return 0;
 }
 
+void plat_irq_take(void)
+{
+}
+
 void plat_relax(void)
 {
 	__builtin_ia32_pause();

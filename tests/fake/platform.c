@@ -159,6 +159,10 @@ unsigned plat_core(void)
 	return fake_core;
 }
 
+void plat_irq_take(void)
+{
+}
+
 void plat_relax(void)
 {
 	fake_tsc += 10;

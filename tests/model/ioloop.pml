@@ -4,11 +4,13 @@
  * A store first goes to its core's buffer and reaches memory later; a fence waits until the buffer
  * is empty; a locked instruction drains it too. The guest publishes requests and notifies if
  * notifications are on; the I/O core polls, arms, looks a last time, sleeps; the device completes
- * requests and interrupts if interrupts are on. Lost wake-up = the I/O core sleeps for ever with a
- * request or a completion outstanding = spin's invalid end state.
+ * requests and interrupts if interrupts are on. What is complete the loop tells the guest at once or,
+ * while it polls the guest's ring, later (vmm/coalesce.c); a guest may wait for that before it goes
+ * on. Lost wake-up = the I/O core sleeps for ever with a request, a completion or an interrupt
+ * outstanding = spin's invalid end state.
  *
  * Each safeguard can be left out to see that the model notices: -DNO_ARM_FENCE, -DNO_SLEEP_FENCE,
- * -DNO_LAST_LOOK (ring), -DNO_READY_LOOK, -DNO_CQ_LOOK, -DNO_DRIVER_FENCE. vmm/ioloop.c has two
+ * -DNO_LAST_LOOK (ring), -DNO_READY_LOOK, -DNO_CQ_LOOK, -DNO_DRIVER_FENCE, -DNO_FLUSH. vmm/ioloop.c has two
  * fences because a kicker looks at `sleeping`, not at the ring.
  */
 #define REQUESTS 3
@@ -21,6 +23,7 @@ bool wake = false;       /* an IPI or interrupt that plat_wait sees */
 byte cq = 0;             /* completions posted by the device */
 byte sq = 0;             /* commands the device has been given */
 bool irq_on = false;
+byte told = 0;           /* completions that the guest has had an interrupt for */
 
 /* Store buffers, one entry a variable. */
 bool avail_buf = false;  byte avail_val = 0;
@@ -65,6 +68,10 @@ active proctype guest()
 			:: else
 			fi
 		:: else
+		fi;
+		if
+		:: told == n     /* asks for nothing more before it is answered */
+		:: n < REQUESTS
 		fi
 	:: else -> break
 	od
@@ -92,10 +99,10 @@ active proctype device()
 active proctype ioloop()
 {
 	byte seen = 0, done = 0;
-	bool hot = false, again;
+	bool hot = false, again, deferred = false;
 
 	do
-	:: done == REQUESTS -> break
+	:: done == REQUESTS && !deferred -> break
 	:: else ->
 		/* A pass. */
 		if
@@ -108,7 +115,13 @@ active proctype ioloop()
 		:: else
 		fi;
 		if
-		:: cq != done -> done = cq
+		:: cq != done ->
+			done = cq;
+			if
+			:: true -> told = done; deferred = false
+			:: hot -> deferred = true
+			fi
+		:: deferred -> told = done; deferred = false /* it is due */
 		:: else
 		fi;
 		if
@@ -131,8 +144,14 @@ active proctype ioloop()
 			:: else
 			fi;
 			if
-			:: again || done == REQUESTS
+			:: again || (done == REQUESTS && !deferred)
 			:: else ->
+#ifndef NO_FLUSH
+				if
+				:: deferred -> told = done; deferred = false
+				:: else
+				fi;
+#endif
 				store_sleep(true);
 #ifndef NO_SLEEP_FENCE
 				loop_fence();
@@ -145,6 +164,7 @@ active proctype ioloop()
 #ifndef NO_CQ_LOOK
 				:: cq != done -> skip
 #endif
+				:: done == REQUESTS && !deferred -> skip /* the end */
 				:: else -> wake /* sleeps until somebody wakes it */
 				fi;
 				irq_on = false;

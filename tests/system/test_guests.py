@@ -74,6 +74,21 @@ def poll_policy(poll):
     return test
 
 
+def idle(how, expected):
+    """The I/O core waits as the manifest says, and wakes from it."""
+    def test(t):
+        disk = t.disk()
+        r = t.boot(f'[host]\nidle = "{how}"\n' + guest(disks=('source = "nvme0n1p2"\npoll_ns = 0',),
+                   cmdline=LINUX + 'quell.job=fio quell.size=2M'), disk=disk, timeout=240)
+        r.expect_code(0)
+        r.expect(f'waits by {expected}')
+        note = check_fio(r, requests=2 * 2 * MB // 4096)
+        loop = r.stats()['ioloop']
+        want(loop['wakes'] > 2 * 2 * MB // 4096 // 64, f'{loop["wakes"]} wake-ups')
+        return f'{note}, {loop["sleeps"]} sleeps'
+    return test
+
+
 def debian_fio_bochs(t):
     mkdisk_plain(t, 'ram.img', 16 * MB)
     r = t.boot(cloud('quell.job=fio quell.size=1M', disks=('source = "ram:ram.img"',)), machine='bochs', timeout=700)
@@ -140,6 +155,9 @@ TESTS = [
     ('debian_fio_4k_blocks_tcg', debian_fio_4k_blocks),
     ('debian_readonly_tcg', debian_readonly),
     ('debian_poll_0_tcg', poll_policy('0')),
+    ('idle_auto_tcg', idle('auto', 'hlt')),
+    ('idle_mwait_tcg', idle('mwait', 'mwait')),
+    ('idle_poll_tcg', idle('poll', 'poll')),
     ('debian_poll_always_tcg', poll_policy('"always"')),
     ('debian_fio_bochs', slow(debian_fio_bochs, 120)),
     ('two_guests_tcg', two_guests),

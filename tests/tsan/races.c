@@ -120,6 +120,15 @@ void plat_wake(unsigned core)
 	core_interrupt(core);
 }
 
+void plat_irq_take(void)
+{
+	struct core *c = &cores[self];
+
+	pthread_mutex_lock(&c->mutex);
+	c->interrupted = false;
+	pthread_mutex_unlock(&c->mutex);
+}
+
 void plat_relax(void)
 {
 	sched_yield();
