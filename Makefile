@@ -105,6 +105,35 @@ include tests/fuzz/rules.mk
 test: $(UNIT) $(UNIT_AIDS)
 	@python3 tools/unit $(UNIT) $(UNIT_PY)
 
+# --- coverage: the hosted tests once more, without sanitizers, whose own branches would count -----------
+#   make coverage [LINE=PERCENT] [BRANCH=PERCENT]: fails below those; pages in build/coverage/
+COV_CF   := -std=c11 -O0 -g $(WARN) -I. -I$(B)/gen -fno-strict-aliasing -D_GNU_SOURCE -MMD -MP -pthread --coverage -fprofile-update=atomic
+COV_PLAY := $(FUZZ_NAMES:%=$(B)/cov/fuzz_%)
+COV_UNIT := $(filter-out $(B)/cov/test_fetch,$(UNIT_C:tests/unit/%.c=$(B)/cov/%)) $(COV_PLAY)
+
+$(B)/cov/%.o: %.c Makefile | $(B)/gen/stamp
+	@mkdir -p $(@D)
+	@echo "  COVCC   $<"
+	@$(HOSTCC) $(COV_CF) -c $< -o $@
+
+$(B)/cov/libquell.a: $(PORTABLE:%.c=$(B)/cov/%.o) $(patsubst %.c,$(B)/cov/%.o,$(wildcard tests/fake/*.c))
+	@rm -f $@; ar rcs $@ $^
+
+$(B)/cov/test_%: $(B)/cov/tests/unit/test_%.o $(B)/cov/libquell.a
+	@$(HOSTCC) $(COV_CF) $^ -o $@
+
+$(COV_PLAY): $(B)/cov/fuzz_%: $(B)/cov/tests/fuzz/fuzz_%.o $(B)/cov/tests/fuzz/replay.o $(B)/cov/libquell.a
+	@$(HOSTCC) $(COV_CF) -fsanitize=address $^ -o $@ # replay.c calls its library
+
+.PHONY: coverage coverage-programs coverage-list
+coverage-programs: $(COV_UNIT)
+coverage-list:
+	@echo $(COV_UNIT)
+coverage:
+	@tools/coverage $(or $(LINE),0) $(or $(BRANCH),0)
+
+-include $(shell find $(B)/cov -type f -name '*.d' 2>/dev/null)
+
 # --- whole machines ------------------------------------------------------------------------------
 # Small guests for tests: each is a minimal bzImage in one assembly file.
 GUESTS := $(patsubst tests/guest/%.asm,$(B)/tests/guest/%,$(wildcard tests/guest/*.asm))
