@@ -236,7 +236,7 @@ static bool interrupt_waits(struct vblk_queue *q, uint16_t completed)
 	return true;
 }
 
-static bool vblk_publish(struct ioq *ioq)
+static enum ioq_signal vblk_publish(struct ioq *ioq)
 {
 	struct vblk_queue *q = queue_of(ioq);
 	uint16_t completed = (uint16_t)(q->vq.used_idx - q->vq.used_published);
@@ -246,15 +246,17 @@ static bool vblk_publish(struct ioq *ioq)
 		unflushed_submit(q);
 	if (likely(completed))
 		ring_publish(&q->vq);
+	else if (!ring_has_untold(&q->vq))
+		return IOQ_SIGNAL_NONE;
 	if (q->coalesce.hold_max_tsc && interrupt_waits(q, completed))
-		return false;
+		return IOQ_SIGNAL_DEFERRED;
 	if (!ring_should_signal(&q->vq))
-		return false;
+		return IOQ_SIGNAL_SUPPRESSED;
 	before_tsc = plat_tsc();
 	if (!q->blk->transport->queue_signal(q->blk->transport, q->index))
-		return false;
+		return IOQ_SIGNAL_SUPPRESSED;
 	tally_add(&q->interrupt, plat_tsc() - before_tsc);
-	return true;
+	return IOQ_SIGNAL_SENT;
 }
 
 /* --- attach and detach ------------------------------------------------------------------------ */

@@ -245,7 +245,7 @@ bool ring_should_signal(struct virtq *vq)
 {
 	uint16_t before = vq->used_signalled;
 
-	if (vq->used_published == before)
+	if (!ring_has_untold(vq))
 		return false;
 	/* used.idx must be visible before the driver's wish is read: else both may miss (2.7.10). */
 	atomic_thread_fence(memory_order_seq_cst);

@@ -73,6 +73,12 @@ void ring_push(struct virtq *vq, uint16_t head, uint32_t written_bytes);
 /* Publishes pushed elements with one release store of used.idx. */
 void ring_publish(struct virtq *vq);
 
+/* Was something published since ring_should_signal was last asked? */
+static inline bool ring_has_untold(const struct virtq *vq)
+{
+	return vq->used_published != vq->used_signalled;
+}
+
 /* After ring_publish: does the driver want an interrupt for what was published since the last one?
  * Contains the one full fence of a batch (VIRTIO 1.2 2.7.10). */
 bool ring_should_signal(struct virtq *vq);

@@ -364,15 +364,16 @@ static bool cold_sweep(struct ioloop *loop, bool busy)
 	struct ioq *idle[IOLOOP_COLD_SWEEP];
 	bool progress = false;
 
-	looks = MIN(looks, MIN(loop->cold_count, IOLOOP_COLD_SWEEP));
-	while (looks-- > 0 && loop->cold_count > 0) {
-		struct ioq *q;
+	if (loop->sweep_pos >= loop->cold_count)
+		loop->sweep_pos = 0;
+	/* No further than the list's end: past it might come, in the place of one that went hot, one
+	 * that was looked at already. */
+	looks = MIN(looks, MIN(loop->cold_count - loop->sweep_pos, IOLOOP_COLD_SWEEP));
+	while (looks-- > 0) {
+		struct ioq *q = loop->cold[loop->sweep_pos];
 
-		if (loop->sweep_pos >= loop->cold_count)
-			loop->sweep_pos = 0;
-		q = loop->cold[loop->sweep_pos];
 		if (q->ops->pending(q)) {
-			promote(loop, q); /* another takes its place at sweep_pos */
+			promote(loop, q); /* the last takes its place at sweep_pos */
 			progress |= serve(loop, q);
 			continue;
 		}
@@ -430,12 +431,19 @@ void ioq_defer(struct ioq *q, uint64_t by_tsc)
 static void publish(struct ioq *q)
 {
 	q->deferred = false;
-	if (q->ops->publish(q))
+	switch (q->ops->publish(q)) {
+	case IOQ_SIGNAL_SENT:
 		q->counts.interrupts++;
-	else if (q->deferred)
-		q->counts.interrupts_deferred++;
-	else
+		break;
+	case IOQ_SIGNAL_SUPPRESSED:
 		q->counts.interrupts_suppressed++;
+		break;
+	case IOQ_SIGNAL_DEFERRED:
+		q->counts.interrupts_deferred++;
+		break;
+	case IOQ_SIGNAL_NONE:
+		break;
+	}
 }
 
 /* Sends what was held back and is due, and forgets what was answered or whose driver has reset. */
@@ -523,7 +531,7 @@ static void poll_change(struct ioloop *loop, struct ioq *q, uint64_t poll_ns)
 	q->poll_ns = poll_ns;
 	if (q->state != IOQ_UNATTACHED && q->state != IOQ_DRAINING)
 		poll_ns_apply(loop, q);
-	if (q->state == IOQ_ARMED && q->policy.mode == POLL_POLICY_ALWAYS)
+	if ((q->state == IOQ_ARMED || q->state == IOQ_COLD) && q->policy.mode == POLL_POLICY_ALWAYS)
 		promote(loop, q);
 	else if ((q->state == IOQ_HOT || q->state == IOQ_COLD) && !is_polled(q))
 		arm_and_look(loop, q);

@@ -23,6 +23,14 @@
 
 struct ioq;
 
+/* What became of the interrupt for what a queue published. */
+enum ioq_signal {
+	IOQ_SIGNAL_SENT,
+	IOQ_SIGNAL_SUPPRESSED, /* the guest wants none */
+	IOQ_SIGNAL_DEFERRED,   /* ioq_defer: it waits for more */
+	IOQ_SIGNAL_NONE,       /* there was nothing to tell of */
+};
+
 /* What a queue's device (virtio/blk.c) does for the loop. All on the I/O core. */
 struct ioq_ops {
 	/* Pops and submits at most budget requests; returns how many were taken from the ring or
@@ -35,8 +43,8 @@ struct ioq_ops {
 	void (*disarm)(struct ioq *q);
 	/* Publishes used elements and interrupts the guest if it wants that. Called once in a pass
 	 * for a queue that called ioq_completed, and when an interrupt held back by ioq_defer is
-	 * due. Returns true when it sent an interrupt. */
-	bool (*publish)(struct ioq *q);
+	 * due. */
+	enum ioq_signal (*publish)(struct ioq *q);
 	/* Attach on the I/O core (maps the ring). -EINVAL leaves the queue unattached. */
 	int (*attach)(struct ioq *q);
 	/* Nothing of it is in flight any more: may be detached. */

@@ -33,12 +33,14 @@ void irq_post(struct vcpu *vcpu, uint8_t vector)
 void irq_event(struct vcpu *vcpu, unsigned events)
 {
 	const unsigned sipi = VCPU_EVENT_SIPI | 0xff00;
+	/* Of the processor that INIT restarts; what comes after INIT is for the new one. */
+	const unsigned before_init = sipi | VCPU_EVENT_NMI;
 	unsigned before = atomic_load(&vcpu->events), after;
 
 	do {
 		after = before;
 		if (events & VCPU_EVENT_INIT)
-			after &= ~sipi;
+			after &= ~before_init;
 		after |= events & (after & VCPU_EVENT_SIPI ? ~sipi : ~0u);
 	} while (!atomic_compare_exchange_weak(&vcpu->events, &before, after));
 	vcpu_notify(vcpu);

@@ -365,7 +365,7 @@ int msr_read(struct vcpu *v, uint32_t index, uint64_t *value)
 		read = v->kvmclock_msr;
 		break;
 	case MSR_KVM_PV_EOI:
-		read = v->msr.pv_eoi;
+		read = v->lapic.pv_eoi_msr;
 		break;
 	case MSR_MCG_STATUS:
 		read = v->msr.mcg_status;
@@ -400,7 +400,7 @@ static int kvm_write(struct vcpu *v, uint32_t index, uint64_t value)
 		break;
 	default:
 		err = vlapic_pv_eoi_write(&v->lapic, value);
-		kept = &v->msr.pv_eoi;
+		kept = &v->lapic.pv_eoi_msr;
 	}
 	if (err)
 		return -EINVAL;

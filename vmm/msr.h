@@ -18,7 +18,7 @@ struct msr_state {
 	uint64_t mtrr_fixed[MSR_MTRR_FIXED_COUNT];
 	uint64_t mtrr_def_type;
 	uint64_t misc_enable, mcg_status;
-	uint64_t wall_clock, pv_eoi; /* KVM's, as the guest wrote them */
+	uint64_t wall_clock; /* KVM's, as the guest wrote it */
 };
 
 /* Power-on values: memory write-back everywhere. Boot core, before the vCPU runs. */

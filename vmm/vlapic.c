@@ -95,6 +95,7 @@ void vlapic_init_reset(struct vlapic *apic)
 	apic->icr = 0;
 	for (unsigned i = 0; i < VLAPIC_LVT_COUNT; i++)
 		apic->lvt[i] = VLAPIC_LVT_MASKED;
+	apic->pv_eoi_msr = 0;
 	apic->pv_eoi_word = NULL;
 	apic->pv_eoi_set = false;
 	vlapic_timer_reset(apic);
@@ -304,18 +305,17 @@ void vlapic_icr_send(struct vlapic *apic, uint64_t icr)
 
 int vlapic_pv_eoi_write(struct vlapic *apic, uint64_t value)
 {
-	uint32_t *word;
+	uint32_t *word = NULL;
 
 	if (value & 2)
 		return -EINVAL;
-	apic->pv_eoi_word = NULL;
-	apic->pv_eoi_set = false;
-	if (!(value & 1))
-		return 0;
-	word = gmem_ptr(&apic->vcpu->vm->mem, value & ~3ull, sizeof(*word));
-	if (!word || !IS_ALIGNED((uintptr_t)word, sizeof(*word)))
-		return -EINVAL;
+	if (value & 1) {
+		word = gmem_ptr(&apic->vcpu->vm->mem, value & ~3ull, sizeof(*word));
+		if (!word || !IS_ALIGNED((uintptr_t)word, sizeof(*word)))
+			return -EINVAL;
+	}
 	apic->pv_eoi_word = (atomic_uint_least32_t *)word;
+	apic->pv_eoi_set = false;
 	return 0;
 }
 

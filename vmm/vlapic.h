@@ -30,6 +30,7 @@ struct vlapic {
 	uint64_t irr[4], isr[4], tmr[4];
 	uint64_t timer_deadline_tsc; /* host TSC of the next expiry, 0: none */
 	atomic_uint_least32_t *pv_eoi_word; /* KVM-compatible, in guest memory; NULL: off */
+	uint64_t pv_eoi_msr;         /* as the guest wrote it; msr.c's */
 	bool pv_eoi_set;             /* we set its bit and have not looked since */
 	uint8_t tpr;
 	uint32_t id;

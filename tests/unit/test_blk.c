@@ -752,6 +752,9 @@ static void test_write_through(void)
 	CHECK_EQ(disk.flushes, 2);
 	CHECK_EQ(blk->queue[0].ioq.counts.written_bytes, 512);
 	CHECK_EQ(blk->queue[0].ioq.counts.requests, 3);
+	/* The pass that submits a flush has nothing to tell the driver. */
+	CHECK_EQ(blk->queue[0].ioq.counts.interrupts, signals);
+	CHECK_EQ(blk->queue[0].ioq.counts.interrupts_suppressed, 0);
 	/* The flush fails: so does the write. */
 	disk.hold = 1;
 	vguest_publish(&drv, (uint16_t)vguest_add(&drv, (struct vguest_buf[]){

@@ -70,10 +70,10 @@ static void q_disarm(struct ioq *q)
 	of(q)->armed = false;
 }
 
-static bool q_publish(struct ioq *q)
+static enum ioq_signal q_publish(struct ioq *q)
 {
 	of(q)->publishes++;
-	return true;
+	return IOQ_SIGNAL_SENT;
 }
 
 static int q_attach(struct ioq *q)
@@ -379,6 +379,59 @@ static void always_never_sleeps(void)
 	ioloop_pass(&loop);
 	CHECK(queues[0].ioq.state == IOQ_HOT);
 	CHECK(!queues[0].armed);
+}
+
+/* All queues used, then all but the first left alone until they are cold. */
+static void setup_cold(unsigned count)
+{
+	setup(count, IOQ_POLL_AUTO);
+	for (unsigned i = 0; i < count; i++)
+		kick(&queues[i]);
+	ioloop_pass(&loop);
+	for (unsigned i = 0; i < 6; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK_EQ(loop.cold_count, count - 1);
+}
+
+static void always_from_cold(void)
+{
+	setup_cold(2);
+	ioloop_poll_set(&queues[1].ioq, IOQ_POLL_ALWAYS);
+	ioloop_pass(&loop);
+	CHECK(queues[1].ioq.state == IOQ_HOT);
+	for (unsigned i = 0; i < 100; i++) {
+		fake_tsc += 500000;
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK(queues[1].ioq.state == IOQ_HOT);
+	CHECK(!queues[1].armed);
+}
+
+/* One that goes hot in the sweep lets the list's last into its place: which may have been looked at. */
+static void sweep_looks_once(void)
+{
+	uint64_t arms[4];
+
+	setup_cold(4);
+	ioloop_poll_set(&queues[0].ioq, IOQ_POLL_AUTO); /* a round of the mailbox: two looks */
+	ioloop_pass(&loop);
+	CHECK_EQ(loop.sweep_pos, 2);
+	for (unsigned i = 0; i < 4; i++)
+		arms[i] = queues[i].ioq.counts.arms;
+	of(loop.cold[0])->backlog++;
+	fake_tsc += 50000000;
+	for (unsigned i = 0; i < 3; i++) {
+		queues[0].backlog++;
+		ioloop_pass(&loop);
+	}
+	CHECK_EQ(loop.cold_count, 0);
+	CHECK_EQ(loop.counts.retired, 2);
+	for (unsigned i = 0; i < 4; i++)
+		CHECK(queues[i].ioq.counts.arms - arms[i] <= 1);
 }
 
 static void detach_drains(void)
@@ -725,6 +778,6 @@ TESTS(T(attach_arms), T(full_device_is_shared), T(attach_refused_stays_off), T(k
       T(slow_request_keeps_its_queue),
       T(sleeps_when_the_policy_says_so), T(stolen_time_is_not_a_failed_budget),
       T(unattached_always_lets_sleep), T(waiting_for_the_device_is_not_idle),
-      T(price_of_a_wake_is_learned), T(always_never_sleeps), T(detach_drains), T(sleep_is_bounded_by_flight),
+      T(price_of_a_wake_is_learned), T(always_never_sleeps), T(always_from_cold), T(sweep_looks_once), T(detach_drains), T(sleep_is_bounded_by_flight),
       T(completion_in_the_last_look), T(cold_queue_is_armed_at_last), T(retiring_finds_the_race),
       T(completion_wakes_its_queue))

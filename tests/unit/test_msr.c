@@ -255,6 +255,13 @@ static void kvm_clock_and_eoi(void)
 	CHECK(V->lapic.pv_eoi_word == (atomic_uint_least32_t *)(void *)(fx_ram + 0x3000));
 	CHECK_EQ(rd(0x4b564d04), 0x3001);
 	CHECK_EQ(msr_write(V, 0x4b564d04, 0x3003), -EINVAL);
+	/* What is refused changes nothing. */
+	CHECK_EQ(msr_write(V, 0x4b564d04, 0x7ffff0000001), -EINVAL);
+	CHECK(V->lapic.pv_eoi_word == (atomic_uint_least32_t *)(void *)(fx_ram + 0x3000));
+	CHECK_EQ(rd(0x4b564d04), 0x3001);
+	vlapic_init_reset(&V->lapic);
+	CHECK_EQ(rd(0x4b564d04), 0);
+	CHECK_EQ(msr_write(V, 0x4b564d04, 0x3001), 0);
 	CHECK_EQ(msr_write(V, 0x4b564d04, 0), 0);
 	CHECK(!V->lapic.pv_eoi_word);
 }

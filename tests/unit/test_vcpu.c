@@ -157,6 +157,24 @@ static void xsetbv_is_the_kernels(void)
 	CHECK_EQ(V->hv.rip, 0);
 }
 
+/* It was for the processor that INIT has ended; one after INIT is the new one's. */
+static void nmi_does_not_outlive_init(void)
+{
+	setup();
+	irq_event(V, VCPU_EVENT_NMI);
+	irq_event(V, VCPU_EVENT_INIT);
+	irq_event(V, VCPU_EVENT_SIPI | 0x9900);
+	run();
+	CHECK_EQ(entries, 1);
+	CHECK_EQ(injected, -1);
+	setup();
+	irq_event(V, VCPU_EVENT_INIT);
+	irq_event(V, VCPU_EVENT_SIPI | 0x9900);
+	irq_event(V, VCPU_EVENT_NMI);
+	run();
+	CHECK_EQ(injected, 2);
+}
+
 static void do_delivery(struct hvm_vcpu *hv)
 {
 	hv->exit.reason = HVM_EXIT_MEM;
@@ -237,5 +255,5 @@ static void kick_skips_its_instruction(void)
 	CHECK_EQ(V->hv.rip, sizeof(store16));
 }
 
-TESTS(T(kick_skips_its_instruction), T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels),
+TESTS(T(kick_skips_its_instruction), T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels), T(nmi_does_not_outlive_init),
       T(undeliverable_event_ends_the_guest))
