@@ -1,5 +1,6 @@
 #include "vmm/linux.h"
 
+#include "tests/fake/bzimage.h"
 #include "tests/unit/test.h"
 #include "vmm/vpci.h"
 
@@ -7,9 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SETUP_SECTS 3u
-#define PAYLOAD     0x3000u
-#define FILE_LEN    ((SETUP_SECTS + 1) * 512u + PAYLOAD)
+#define SETUP_SECTS BZIMAGE_SETUP_SECTS
+#define PAYLOAD     BZIMAGE_PAYLOAD
+#define FILE_LEN    BZIMAGE_LEN
 
 static uint8_t file[FILE_LEN];
 static struct gmem mem;
@@ -24,27 +25,9 @@ static void put(unsigned offset, uint64_t value, unsigned width)
 	memcpy(file + offset, &value, width);
 }
 
-/* What Debian's kernels say, with a small payload. */
 static void image_make(void)
 {
-	for (unsigned i = 0; i < FILE_LEN; i++)
-		file[i] = (uint8_t)(i * 7 + i / 256);
-	memset(file + 0x1f1, 0, 0x29f - 0x1f1);
-	put(0x1f1, SETUP_SECTS, 1);
-	put(0x1f4, PAYLOAD / 16, 4);
-	put(0x1fe, 0xaa55, 2);
-	put(0x200, 0x6aeb, 2);
-	put(0x202, 0x53726448, 4);
-	put(0x206, 0x020f, 2);
-	put(0x211, 1, 1);
-	put(0x22c, 0x7fffffff, 4);
-	put(0x230, 0x200000, 4);
-	put(0x234, 1, 1);
-	put(0x235, 21, 1);
-	put(0x236, 0x3f, 2);
-	put(0x238, 2047, 4);
-	put(0x258, 0x1000000, 8);
-	put(0x260, 0x2400000, 4);
+	bzimage_make(file);
 	memset(&in, 0, sizeof(in));
 	in.kernel_hpa = (uintptr_t)file;
 	in.kernel_len_bytes = FILE_LEN;
