@@ -38,14 +38,14 @@ typedef uint64_t hpa_t; /* host-physical address; the hypervisor runs identity-m
 #define EOPNOTSUPP 95
 #define ETIMEDOUT  110
 
-#define ARRAY_LEN(a)        (sizeof(a) / sizeof((a)[0]))
-#define ALIGN_DOWN(x, a)    ((x) & ~((__typeof__(x))(a)-1))
-#define ALIGN_UP(x, a)      ALIGN_DOWN((x) + ((__typeof__(x))(a)-1), a)
-#define IS_ALIGNED(x, a)    (((x) & ((__typeof__(x))(a)-1)) == 0)
-#define MIN(a, b)           ((a) < (b) ? (a) : (b))
-#define MAX(a, b)           ((a) > (b) ? (a) : (b))
-#define BIT(n)              (1ull << (n))
-#define CONTAINER_OF(p, type, member) ((type *)(void *)((char *)(p) - offsetof(type, member)))
+#define ARRAY_LEN(a)                  (sizeof(a) / sizeof((a)[0]))
+#define ALIGN_DOWN(x, a)              ((x) & ~((__typeof__(x))(a)-1))
+#define ALIGN_UP(x, a)                ALIGN_DOWN((x) + ((__typeof__(x))(a)-1), a)
+#define IS_ALIGNED(x, a)              (((x) & ((__typeof__(x))(a)-1)) == 0)
+#define MIN(a, b)                     ((a) < (b) ? (a) : (b))
+#define MAX(a, b)                     ((a) > (b) ? (a) : (b))
+#define BIT(n)                        (1ull << (n))
+#define CONTAINER_OF(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
 #define likely(x)   __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -55,7 +55,7 @@ typedef uint64_t hpa_t; /* host-physical address; the hypervisor runs identity-m
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define NORETURN     __attribute__((noreturn))
 /* Kept out of its caller: the caller's own code then shows what it costs when this is not called. */
-#define NOINLINE     __attribute__((noinline))
-#define RARE         __attribute__((noinline, cold))
+#define NOINLINE __attribute__((noinline))
+#define RARE     __attribute__((noinline, cold))
 
 #endif

@@ -59,12 +59,12 @@ struct boot_info {
 	struct boot_file files[BOOT_FILE_MAX];
 
 	struct boot_framebuffer fb;
-	hpa_t rsdp_hpa;            /* 0: firmware gives no ACPI tables */
-	hpa_t trampoline_hpa;      /* one free page below 1 MiB for processor start, 0: none */
+	hpa_t rsdp_hpa;             /* 0: firmware gives no ACPI tables */
+	hpa_t trampoline_hpa;       /* one free page below 1 MiB for processor start, 0: none */
 	hpa_t runtime_services_hpa; /* EFI_RUNTIME_SERVICES, for power-off and reset; 0: none */
-	hpa_t image_hpa;           /* the loaded PE image */
+	hpa_t image_hpa;            /* the loaded PE image */
 	uint64_t image_len_bytes;
-	hpa_t arena_hpa;           /* zeroed, below 4 GiB: page tables, the boot core's block */
+	hpa_t arena_hpa; /* zeroed, below 4 GiB: page tables, the boot core's block */
 	uint64_t arena_len_bytes;
 
 	/* Wall clock: seconds since 1970 UTC when this core's TSC was wall_tsc; 0: unknown. */

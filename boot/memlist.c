@@ -21,22 +21,16 @@ enum boot_mem_type memlist_type(uint32_t efi_type)
 	switch (efi_type) {
 	case EFI_BOOT_CODE:
 	case EFI_BOOT_DATA:
-	case EFI_CONVENTIONAL:
-		return BOOT_MEM_FREE;
+	case EFI_CONVENTIONAL: return BOOT_MEM_FREE;
 	case EFI_LOADER_CODE:
-	case EFI_LOADER_DATA:
-		return BOOT_MEM_KEEP;
+	case EFI_LOADER_DATA: return BOOT_MEM_KEEP;
 	case EFI_RUNTIME_CODE:
-	case EFI_RUNTIME_DATA:
-		return BOOT_MEM_RUNTIME;
+	case EFI_RUNTIME_DATA: return BOOT_MEM_RUNTIME;
 	case EFI_ACPI_RECLAIM:
-	case EFI_ACPI_NVS:
-		return BOOT_MEM_ACPI;
+	case EFI_ACPI_NVS: return BOOT_MEM_ACPI;
 	case EFI_MMIO:
-	case EFI_MMIO_PORT:
-		return BOOT_MEM_MMIO;
-	default:
-		return BOOT_MEM_RESERVED;
+	case EFI_MMIO_PORT: return BOOT_MEM_MMIO;
+	default: return BOOT_MEM_RESERVED;
 	}
 }
 

@@ -32,11 +32,11 @@ struct bio_seg {
 
 struct bio {
 	enum bio_op op;
-	uint8_t status;           /* enum bio_status, valid in done */
-	uint16_t seg_count;       /* 0 but for read and write */
-	uint64_t sector;          /* first, on the device (not the partition) */
-	uint64_t sector_count;    /* equals the segments' sum for read and write */
-	struct bio_seg *segs;     /* the submitter's; unchanged until done */
+	uint8_t status;        /* enum bio_status, valid in done */
+	uint16_t seg_count;    /* 0 but for read and write */
+	uint64_t sector;       /* first, on the device (not the partition) */
+	uint64_t sector_count; /* equals the segments' sum for read and write */
+	struct bio_seg *segs;  /* the submitter's; unchanged until done */
 	void (*done)(struct bio *bio);
 
 	/* The driver's while it owns the bio. */
@@ -62,12 +62,12 @@ struct bio_ops {
 
 struct bio_dev {
 	const struct bio_ops *ops;
-	uint32_t in_flight;       /* requests taken and not yet done */
-	bool submitted;           /* something awaits commit */
+	uint32_t in_flight; /* requests taken and not yet done */
+	bool submitted;     /* something awaits commit */
 
-	const char *name;         /* "nvme0n1", "ram0", "null0" */
+	const char *name; /* "nvme0n1", "ram0", "null0" */
 	uint64_t sector_count;
-	uint32_t block_bytes;     /* logical block, 512 or 4096: smallest aligned transfer */
+	uint32_t block_bytes; /* logical block, 512 or 4096: smallest aligned transfer */
 	uint32_t physical_block_bytes;
 	uint32_t max_transfer_bytes; /* hint for the guest; the driver splits what is larger */
 	bool read_only, has_cache, has_discard, has_write_zeroes;

@@ -199,8 +199,7 @@ static long call(enum quell_op op, uint64_t r[6])
 static void error_explain(long error)
 {
 	switch (-error) {
-	case 0:
-		return;
+	case 0: return;
 	case QUELL_EPERM:
 		fail(EXIT_REFUSED, "refused: this guest's manifest does not say control = true",
 		     "");
@@ -216,8 +215,7 @@ static void error_explain(long error)
 	case QUELL_ENOSYS:
 		fail(EXIT_REFUSED, "this Quell does not know the operation: use its own quellctl",
 		     "");
-	default:
-		fail(EXIT_REFUSED, "refused for a reason this quellctl does not know", "");
+	default: fail(EXIT_REFUSED, "refused for a reason this quellctl does not know", "");
 	}
 }
 

@@ -47,12 +47,9 @@ static void chain_refuse(struct vblk_queue *q, uint16_t head)
 static uint8_t status_of(const struct bio *bio)
 {
 	switch (bio->status) {
-	case BIO_OK:
-		return VIRTIO_BLK_S_OK;
-	case BIO_ENOTSUP:
-		return VIRTIO_BLK_S_UNSUPP;
-	default:
-		return VIRTIO_BLK_S_IOERR;
+	case BIO_OK: return VIRTIO_BLK_S_OK;
+	case BIO_ENOTSUP: return VIRTIO_BLK_S_UNSUPP;
+	default: return VIRTIO_BLK_S_IOERR;
 	}
 }
 
@@ -123,17 +120,10 @@ static bool req_start(struct vblk_queue *q)
 			return true;
 		q->held = req;
 		return false;
-	case VBLK_OK:
-		req_complete(q, req, VIRTIO_BLK_S_OK);
-		return true;
-	case VBLK_IOERR:
-		req_complete(q, req, VIRTIO_BLK_S_IOERR);
-		return true;
-	case VBLK_UNSUPP:
-		req_complete(q, req, VIRTIO_BLK_S_UNSUPP);
-		return true;
-	case VBLK_NO_STATUS:
-		break;
+	case VBLK_OK: req_complete(q, req, VIRTIO_BLK_S_OK); return true;
+	case VBLK_IOERR: req_complete(q, req, VIRTIO_BLK_S_IOERR); return true;
+	case VBLK_UNSUPP: req_complete(q, req, VIRTIO_BLK_S_UNSUPP); return true;
+	case VBLK_NO_STATUS: break;
 	}
 	chain_refuse(q, req->head);
 	req_free(q, req);
@@ -272,8 +262,8 @@ static int vblk_attach(struct ioq *ioq)
 	uint64_t features = q->blk->features;
 
 	coalesce_init(&q->coalesce, q->blk->hold_max_tsc);
-	q->write_through = !(features & VIRTIO_BLK_F_FLUSH) &&
-	                   (q->blk->features_offered & VIRTIO_BLK_F_FLUSH);
+	q->write_through =
+	        !(features & VIRTIO_BLK_F_FLUSH) && (q->blk->features_offered & VIRTIO_BLK_F_FLUSH);
 	if (ring_attach(&q->vq, q->blk->mem, setup->size, setup->desc_gpa, setup->avail_gpa,
 	                setup->used_gpa, features & VIRTIO_F_EVENT_IDX,
 	                features & VIRTIO_F_INDIRECT_DESC)) {
@@ -301,13 +291,13 @@ static bool vblk_drained(struct ioq *ioq)
 }
 
 static const struct ioq_ops vblk_ioq_ops = {
-	.serve = vblk_serve,
-	.pending = vblk_pending,
-	.arm = vblk_arm,
-	.disarm = vblk_disarm,
-	.publish = vblk_publish,
-	.attach = vblk_attach,
-	.drained = vblk_drained,
+        .serve = vblk_serve,
+        .pending = vblk_pending,
+        .arm = vblk_arm,
+        .disarm = vblk_disarm,
+        .publish = vblk_publish,
+        .attach = vblk_attach,
+        .drained = vblk_drained,
 };
 
 /* --- creation --------------------------------------------------------------------------------- */
@@ -320,7 +310,8 @@ static int queue_create(struct vblk *blk, uint16_t index)
 	q->index = index;
 	q->ioq.ops = &vblk_ioq_ops;
 	q->ioq.dev = blk->extent.dev;
-	q->reqs = plat_mem_alloc((uint64_t)blk->queue_size_max * sizeof(*q->reqs), CACHE_LINE_BYTES);
+	q->reqs =
+	        plat_mem_alloc((uint64_t)blk->queue_size_max * sizeof(*q->reqs), CACHE_LINE_BYTES);
 	if (!q->reqs)
 		return -ENOMEM;
 	for (unsigned i = blk->queue_size_max; i-- > 0;) {
@@ -370,14 +361,15 @@ static void topology_set(struct vblk *blk)
 		return;
 	physical_sectors = physical_bytes >> BIO_SECTOR_SHIFT;
 	first = (uint32_t)blk->extent.first_sector & (physical_sectors - 1);
-	blk->config.topology.physical_block_exp = log2_of(physical_sectors) -
-	                                          log2_of(blk->block_sectors);
+	blk->config.topology.physical_block_exp =
+	        log2_of(physical_sectors) - log2_of(blk->block_sectors);
 	/* Logical blocks up to the first that starts a physical one. */
-	first = ((physical_sectors - first) & (physical_sectors - 1)) >> log2_of(blk->block_sectors);
+	first = ((physical_sectors - first) & (physical_sectors - 1)) >>
+	        log2_of(blk->block_sectors);
 	if (first <= UINT8_MAX)
 		blk->config.topology.alignment_offset = (uint8_t)first;
 	blk->config.topology.min_io_size =
-		(uint16_t)MIN(physical_sectors >> log2_of(blk->block_sectors), UINT16_MAX);
+	        (uint16_t)MIN(physical_sectors >> log2_of(blk->block_sectors), UINT16_MAX);
 }
 
 static void config_set(struct vblk *blk)

@@ -19,7 +19,7 @@
 #define VBLK_QUEUE_MAX MANIFEST_CPU_MAX
 
 /* A guest's segment may straddle regions of its memory, so a few more than a chain has. */
-#define VBLK_SEG_MAX   (VIRTQ_CHAIN_MAX - 2 + GMEM_REGION_MAX)
+#define VBLK_SEG_MAX (VIRTQ_CHAIN_MAX - 2 + GMEM_REGION_MAX)
 
 /* One discard or write-zeroes request; devices split what they cannot take at once. */
 #define VBLK_DISCARD_SECTORS_MAX (1u << 18)
@@ -35,8 +35,8 @@ struct vblk_req {
 	volatile uint8_t *status; /* the guest's status byte */
 	uint32_t data_bytes;      /* what a success writes to the guest beside the status */
 	uint16_t head;
-	bool flushing;            /* written; now its flush is under way */
-	struct vblk_req *next;    /* free, or waiting to be flushed */
+	bool flushing;         /* written; now its flush is under way */
+	struct vblk_req *next; /* free, or waiting to be flushed */
 	struct bio_seg segs[VBLK_SEG_MAX];
 };
 
@@ -49,22 +49,24 @@ struct vblk_queue_setup {
 struct vblk_queue {
 	struct ioq ioq;
 	struct virtq vq;
-	struct vblk_req *held;    /* the device had no room: first at the next serve */
+	struct vblk_req *held; /* the device had no room: first at the next serve */
 	struct vblk *blk;
 	struct vblk_req *free;
 	struct vblk_req *unflushed; /* written, must be flushed before they are done */
-	uint32_t in_flight;       /* popped, not yet pushed */
-	struct coalesce coalesce; /* when an interrupt may wait for more completions */
-	struct tally interrupt;   /* those sent, and what sending took; vmm/phase.c clears it at a mark */
+	uint32_t in_flight;         /* popped, not yet pushed */
+	struct coalesce coalesce;   /* when an interrupt may wait for more completions */
+	/* Those sent, and what sending took; vmm/phase.c clears it at a mark. */
+	struct tally interrupt;
 	uint16_t index;
-	bool write_through;       /* the driver has not negotiated FLUSH (5.2.6.2) */
+	bool write_through; /* the driver has not negotiated FLUSH (5.2.6.2) */
 	struct vblk_queue_setup setup;
 	struct vblk_req *reqs;
 };
 
 _Static_assert(offsetof(struct vblk_queue, vq) % CACHE_LINE_BYTES == 0 &&
-               offsetof(struct vblk_queue, held) % CACHE_LINE_BYTES > 0 &&
-               offsetof(struct vblk_queue, held) - offsetof(struct vblk_queue, vq) < CACHE_LINE_BYTES,
+                       offsetof(struct vblk_queue, held) % CACHE_LINE_BYTES > 0 &&
+                       offsetof(struct vblk_queue, held) - offsetof(struct vblk_queue, vq) <
+                               CACHE_LINE_BYTES,
                "a look at a queue reads the ioq's first line, this one and the guest's index");
 
 /* How the driver hears from the device. I/O core. */
@@ -79,10 +81,10 @@ struct vblk {
 	struct bio_extent extent;
 	const struct gmem *mem;
 	struct vblk_transport *transport;
-	uint64_t features;        /* negotiated: the transport's; read at attach */
+	uint64_t features; /* negotiated: the transport's; read at attach */
 	uint64_t features_offered;
-	uint32_t block_sectors;   /* logical block in sectors, a power of two */
-	uint64_t hold_max_tsc;    /* how long an interrupt may wait for more; 0: it may not */
+	uint32_t block_sectors; /* logical block in sectors, a power of two */
+	uint64_t hold_max_tsc;  /* how long an interrupt may wait for more; 0: it may not */
 	uint16_t queue_count, queue_size_max;
 	bool read_only;
 	char serial[VIRTIO_BLK_ID_BYTES];

@@ -199,18 +199,14 @@ enum vblk_verdict vblk_request_parse(struct vblk *blk, struct vblk_req *req)
 	case VIRTIO_BLK_T_OUT:
 		req->bio.op = BIO_WRITE;
 		return transfer_parse(blk, &rest, hdr.sector, req);
-	case VIRTIO_BLK_T_FLUSH:
-		req->bio.op = BIO_FLUSH;
-		return VBLK_SUBMIT;
+	case VIRTIO_BLK_T_FLUSH: req->bio.op = BIO_FLUSH; return VBLK_SUBMIT;
 	case VIRTIO_BLK_T_DISCARD:
 		req->bio.op = BIO_DISCARD;
 		return range_parse(blk, &rest, VIRTIO_BLK_F_DISCARD, req);
 	case VIRTIO_BLK_T_WRITE_ZEROES:
 		req->bio.op = BIO_WRITE_ZEROES;
 		return range_parse(blk, &rest, VIRTIO_BLK_F_WRITE_ZEROES, req);
-	case VIRTIO_BLK_T_GET_ID:
-		return id_write(blk, &rest, req);
-	default:
-		return VBLK_UNSUPP;
+	case VIRTIO_BLK_T_GET_ID: return id_write(blk, &rest, req);
+	default: return VBLK_UNSUPP;
 	}
 }

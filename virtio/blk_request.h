@@ -9,8 +9,8 @@
 
 /* What to do with a parsed request. */
 enum vblk_verdict {
-	VBLK_SUBMIT,    /* req->bio goes to the device */
-	VBLK_OK,        /* done already: status OK, req->data_bytes written */
+	VBLK_SUBMIT, /* req->bio goes to the device */
+	VBLK_OK,     /* done already: status OK, req->data_bytes written */
 	VBLK_IOERR,
 	VBLK_UNSUPP,
 	VBLK_NO_STATUS, /* no room for a status byte, or not in memory: push with length 0 */

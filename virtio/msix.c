@@ -13,9 +13,9 @@ _Static_assert(VM_VCPU_MAX <= 256, "a vCPU's index is a byte of the route");
  * table entry 47:32. */
 enum route_kind {
 	ROUTE_NONE,
-	ROUTE_POST,   /* to one vCPU, always the same */
-	ROUTE_CHECK,  /* to one vCPU if it still answers the logical destination */
-	ROUTE_SEND,   /* whom it reaches is found out each time */
+	ROUTE_POST,  /* to one vCPU, always the same */
+	ROUTE_CHECK, /* to one vCPU if it still answers the logical destination */
+	ROUTE_SEND,  /* whom it reaches is found out each time */
 	ROUTE_MASKED,
 };
 
@@ -32,10 +32,10 @@ static unsigned route_entry(uint64_t route)
 static struct irq_msg route_msg(uint64_t route)
 {
 	return (struct irq_msg){
-		.dest = route >> 16 & 0xff,
-		.logical = route >> 27 & 1,
-		.mode = route >> 24 & 7,
-		.vector = (uint8_t)route,
+	        .dest = route >> 16 & 0xff,
+	        .logical = route >> 27 & 1,
+	        .mode = route >> 24 & 7,
+	        .vector = (uint8_t)route,
 	};
 }
 
@@ -63,8 +63,8 @@ static uint64_t route_make(const struct msix *msix, unsigned source)
 		index = target->index;
 	}
 	return msg.vector | (uint64_t)index << 8 | (uint64_t)(msg.dest & 0xff) << 16 |
-	       (uint64_t)(msg.mode & 7) << 24 | (uint64_t)msg.logical << 27 |
-	       (uint64_t)kind << 28 | (uint64_t)vector << 32;
+	       (uint64_t)(msg.mode & 7) << 24 | (uint64_t)msg.logical << 27 | (uint64_t)kind << 28 |
+	       (uint64_t)vector << 32;
 }
 
 static void deliver(struct msix *msix, uint64_t route)
@@ -176,14 +176,10 @@ static uint32_t dword_read(const struct msix *msix, uint64_t offset)
 	const struct msix_entry *entry = &msix->entry[offset / MSIX_ENTRY_BYTES];
 
 	switch (offset % MSIX_ENTRY_BYTES) {
-	case 0:
-		return (uint32_t)entry->address;
-	case 4:
-		return (uint32_t)(entry->address >> 32);
-	case 8:
-		return entry->data;
-	default:
-		return entry->control;
+	case 0: return (uint32_t)entry->address;
+	case 4: return (uint32_t)(entry->address >> 32);
+	case 8: return entry->data;
+	default: return entry->control;
 	}
 }
 
@@ -192,18 +188,10 @@ static void dword_write(struct msix *msix, uint64_t offset, uint32_t value)
 	struct msix_entry *entry = &msix->entry[offset / MSIX_ENTRY_BYTES];
 
 	switch (offset % MSIX_ENTRY_BYTES) {
-	case 0:
-		entry->address = (entry->address & ~0xffffffffull) | (value & ~3u);
-		break;
-	case 4:
-		entry->address = (uint32_t)entry->address | (uint64_t)value << 32;
-		break;
-	case 8:
-		entry->data = value;
-		break;
-	default:
-		entry->control = value & CONTROL_MASKED;
-		break;
+	case 0: entry->address = (entry->address & ~0xffffffffull) | (value & ~3u); break;
+	case 4: entry->address = (uint32_t)entry->address | (uint64_t)value << 32; break;
+	case 8: entry->data = value; break;
+	default: entry->control = value & CONTROL_MASKED; break;
 	}
 }
 

@@ -14,8 +14,8 @@
 #include "arch/types.h"
 #include "virtio/blk.h"
 
-#define MSIX_VECTOR_MAX (VBLK_QUEUE_MAX + 1u) /* pending is one word */
-#define MSIX_SOURCE_MAX (VBLK_QUEUE_MAX + 1u)
+#define MSIX_VECTOR_MAX  (VBLK_QUEUE_MAX + 1u) /* pending is one word */
+#define MSIX_SOURCE_MAX  (VBLK_QUEUE_MAX + 1u)
 #define MSIX_ENTRY_BYTES 16u
 #define MSIX_NO_VECTOR   0xffffu
 

@@ -95,7 +95,7 @@ struct desc_table {
 static struct virtq_desc desc_load(const volatile uint8_t *va, uint32_t index)
 {
 	const volatile unaligned_u64 *at =
-		(const volatile unaligned_u64 *)(va + index * sizeof(struct virtq_desc));
+	        (const volatile unaligned_u64 *)(va + index * sizeof(struct virtq_desc));
 	uint64_t addr_gpa = at[0], high = at[1];
 
 	return (struct virtq_desc){addr_gpa, (uint32_t)high, (uint16_t)(high >> 32),

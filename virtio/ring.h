@@ -23,7 +23,7 @@ struct virtq_seg {
 };
 
 struct virtq_chain {
-	uint16_t head;  /* goes back into the used ring */
+	uint16_t head; /* goes back into the used ring */
 	uint16_t count;
 	struct virtq_seg seg[VIRTQ_CHAIN_MAX];
 };
@@ -33,16 +33,16 @@ struct virtq {
 	const volatile void *avail, *desc;
 	volatile void *used;
 	uint16_t size;
-	uint16_t last_avail;  /* next avail entry to pop */
-	uint16_t avail_seen;  /* avail.idx as last loaded: up to here entries are there */
-	uint16_t used_idx;    /* entries pushed, not yet all published */
+	uint16_t last_avail;     /* next avail entry to pop */
+	uint16_t avail_seen;     /* avail.idx as last loaded: up to here entries are there */
+	uint16_t used_idx;       /* entries pushed, not yet all published */
 	uint16_t used_published; /* used.idx as the driver sees it */
 	uint16_t used_signalled; /* used.idx when the driver was last interrupted */
-	bool event_idx;       /* VIRTIO_F_EVENT_IDX negotiated */
-	bool indirect;        /* VIRTIO_F_INDIRECT_DESC negotiated */
-	bool armed;           /* notifications on */
-	bool broken;          /* the driver broke the ring: no more pops until reset */
-	uint16_t event_parked; /* avail_event as last written while disarmed */
+	bool event_idx;          /* VIRTIO_F_EVENT_IDX negotiated */
+	bool indirect;           /* VIRTIO_F_INDIRECT_DESC negotiated */
+	bool armed;              /* notifications on */
+	bool broken;             /* the driver broke the ring: no more pops until reset */
+	uint16_t event_parked;   /* avail_event as last written while disarmed */
 	const struct gmem *mem;
 };
 

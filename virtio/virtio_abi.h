@@ -65,9 +65,9 @@ struct virtq_used {
 	struct virtq_used_elem ring[]; /* size entries, then avail_event */
 };
 
-#define VIRTQ_DESC_ALIGN  16u
-#define VIRTQ_AVAIL_ALIGN 2u
-#define VIRTQ_USED_ALIGN  4u
+#define VIRTQ_DESC_ALIGN        16u
+#define VIRTQ_AVAIL_ALIGN       2u
+#define VIRTQ_USED_ALIGN        4u
 #define VIRTQ_DESC_BYTES(size)  ((uint64_t)(size) * sizeof(struct virtq_desc))
 #define VIRTQ_AVAIL_BYTES(size) (6u + 2u * (uint64_t)(size))
 #define VIRTQ_USED_BYTES(size)  (6u + 8u * (uint64_t)(size))

@@ -75,8 +75,8 @@ static void config_reading(struct vpci_dev *dev, unsigned offset, unsigned width
 	if (!is_window_data(vp, offset, width_bytes) || !window_get(vp, &window))
 		return;
 	value = virtio_pci_bar_read(dev, window.cap.bar, window.cap.offset, window.cap.length);
-	memcpy(&dev->config[vp->cfg_cap + offsetof(struct virtio_pci_cfg_cap, pci_cfg_data)], &value,
-	       window.cap.length);
+	memcpy(&dev->config[vp->cfg_cap + offsetof(struct virtio_pci_cfg_cap, pci_cfg_data)],
+	       &value, window.cap.length);
 }
 
 static void config_written(struct vpci_dev *dev, unsigned offset, unsigned width_bytes)
@@ -97,10 +97,10 @@ static void config_written(struct vpci_dev *dev, unsigned offset, unsigned width
 }
 
 static const struct vpci_dev_ops dev_ops = {
-	.bar_read = virtio_pci_bar_read,
-	.bar_write = virtio_pci_bar_write,
-	.config_written = config_written,
-	.config_reading = config_reading,
+        .bar_read = virtio_pci_bar_read,
+        .bar_write = virtio_pci_bar_write,
+        .config_written = config_written,
+        .config_reading = config_reading,
 };
 
 /* --- creation --------------------------------------------------------------------------------- */

@@ -31,14 +31,14 @@ struct virtio_pci {
 
 	/* The device lock's. */
 	uint8_t status;
-	bool resetting;            /* 0 was written; the I/O core has not let go of all queues yet */
+	bool resetting; /* 0 was written; the I/O core has not let go of all queues yet */
 	uint32_t device_feature_select, driver_feature_select;
 	uint64_t driver_features;
 	uint16_t queue_select;
 	enum virtio_pci_queue queue_state[VBLK_QUEUE_MAX];
 
 	struct ioq *ioq[VBLK_QUEUE_MAX]; /* for the kick path */
-	struct msix msix;          /* a source for each queue, the last for configuration */
+	struct msix msix;                /* a source for each queue, the last for configuration */
 
 	/* Any core. */
 	CACHE_ALIGN atomic_uint isr;
@@ -58,8 +58,8 @@ void virtio_pci_state_clear(struct virtio_pci *vp);
  * reads 0 and writes nothing. vCPU cores, device lock. */
 uint64_t virtio_pci_bar_read(struct vpci_dev *dev, unsigned bar, uint64_t offset,
                              unsigned width_bytes);
-void virtio_pci_bar_write(struct vpci_dev *dev, unsigned bar, uint64_t offset,
-                          unsigned width_bytes, uint64_t value);
+void virtio_pci_bar_write(struct vpci_dev *dev, unsigned bar, uint64_t offset, unsigned width_bytes,
+                          uint64_t value);
 
 static inline struct virtio_pci *virtio_pci_of_dev(struct vpci_dev *dev)
 {

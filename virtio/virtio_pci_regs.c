@@ -2,8 +2,8 @@
 
 #include "arch/platform.h"
 
-#define STATUS_WRITABLE                                                                           \
-	(VIRTIO_STATUS_ACKNOWLEDGE | VIRTIO_STATUS_DRIVER | VIRTIO_STATUS_DRIVER_OK |             \
+#define STATUS_WRITABLE                                                                            \
+	(VIRTIO_STATUS_ACKNOWLEDGE | VIRTIO_STATUS_DRIVER | VIRTIO_STATUS_DRIVER_OK |              \
 	 VIRTIO_STATUS_FEATURES_OK | VIRTIO_STATUS_FAILED)
 
 /* --- reset ------------------------------------------------------------------------------------ */
@@ -18,7 +18,8 @@ void virtio_pci_state_clear(struct virtio_pci *vp)
 	vp->blk->features = 0;
 	for (unsigned i = 0; i < vp->blk->queue_count; i++) {
 		vp->queue_state[i] = QUEUE_OFF;
-		vp->blk->queue[i].setup = (struct vblk_queue_setup){.size = vp->blk->queue_size_max};
+		vp->blk->queue[i].setup =
+		        (struct vblk_queue_setup){.size = vp->blk->queue_size_max};
 	}
 	msix_reset(&vp->msix);
 	atomic_store(&vp->isr, 0);
@@ -101,8 +102,8 @@ static void status_write(struct virtio_pci *vp, uint8_t value)
 
 /* An access is a field when offset and width both fit; 64-bit fields also come in halves. */
 #define KEY(offset, width_bytes) ((offset) << 4 | (width_bytes))
-#define FIELD(name)                                                                               \
-	KEY(offsetof(struct virtio_pci_common_cfg, name),                                         \
+#define FIELD(name)                                                                                \
+	KEY(offsetof(struct virtio_pci_common_cfg, name),                                          \
 	    sizeof(((struct virtio_pci_common_cfg *)0)->name))
 #define FIELD_LOW(name)  KEY(offsetof(struct virtio_pci_common_cfg, name), 4)
 #define FIELD_HIGH(name) KEY(offsetof(struct virtio_pci_common_cfg, name) + 4, 4)
@@ -121,34 +122,20 @@ static uint64_t queue_field_read(const struct virtio_pci *vp, uint64_t key)
 		return 0;
 	setup = &vp->blk->queue[queue].setup;
 	switch (key) {
-	case FIELD(queue_size):
-		return setup->size;
-	case FIELD(queue_msix_vector):
-		return vp->msix.vector[queue];
-	case FIELD(queue_enable):
-		return vp->queue_state[queue] != QUEUE_OFF;
-	case FIELD(queue_notify_off):
-		return queue;
-	case FIELD(queue_desc):
-		return setup->desc_gpa;
-	case FIELD_LOW(queue_desc):
-		return (uint32_t)setup->desc_gpa;
-	case FIELD_HIGH(queue_desc):
-		return setup->desc_gpa >> 32;
-	case FIELD(queue_driver):
-		return setup->avail_gpa;
-	case FIELD_LOW(queue_driver):
-		return (uint32_t)setup->avail_gpa;
-	case FIELD_HIGH(queue_driver):
-		return setup->avail_gpa >> 32;
-	case FIELD(queue_device):
-		return setup->used_gpa;
-	case FIELD_LOW(queue_device):
-		return (uint32_t)setup->used_gpa;
-	case FIELD_HIGH(queue_device):
-		return setup->used_gpa >> 32;
-	default:
-		return 0;
+	case FIELD(queue_size): return setup->size;
+	case FIELD(queue_msix_vector): return vp->msix.vector[queue];
+	case FIELD(queue_enable): return vp->queue_state[queue] != QUEUE_OFF;
+	case FIELD(queue_notify_off): return queue;
+	case FIELD(queue_desc): return setup->desc_gpa;
+	case FIELD_LOW(queue_desc): return (uint32_t)setup->desc_gpa;
+	case FIELD_HIGH(queue_desc): return setup->desc_gpa >> 32;
+	case FIELD(queue_driver): return setup->avail_gpa;
+	case FIELD_LOW(queue_driver): return (uint32_t)setup->avail_gpa;
+	case FIELD_HIGH(queue_driver): return setup->avail_gpa >> 32;
+	case FIELD(queue_device): return setup->used_gpa;
+	case FIELD_LOW(queue_device): return (uint32_t)setup->used_gpa;
+	case FIELD_HIGH(queue_device): return setup->used_gpa >> 32;
+	default: return 0;
 	}
 }
 
@@ -157,26 +144,18 @@ static uint64_t common_read(struct virtio_pci *vp, uint64_t offset, unsigned wid
 	uint64_t key = KEY(offset, width_bytes);
 
 	switch (key) {
-	case FIELD(device_feature_select):
-		return vp->device_feature_select;
+	case FIELD(device_feature_select): return vp->device_feature_select;
 	case FIELD(device_feature):
 		return feature_word(vp->blk->features_offered, vp->device_feature_select);
-	case FIELD(driver_feature_select):
-		return vp->driver_feature_select;
+	case FIELD(driver_feature_select): return vp->driver_feature_select;
 	case FIELD(driver_feature):
 		return feature_word(vp->driver_features, vp->driver_feature_select);
-	case FIELD(config_msix_vector):
-		return vp->msix.vector[virtio_pci_config_source(vp)];
-	case FIELD(num_queues):
-		return vp->blk->queue_count;
-	case FIELD(device_status):
-		return status_read(vp);
-	case FIELD(config_generation):
-		return 0; /* the device configuration never changes */
-	case FIELD(queue_select):
-		return vp->queue_select;
-	default:
-		return queue_field_read(vp, key);
+	case FIELD(config_msix_vector): return vp->msix.vector[virtio_pci_config_source(vp)];
+	case FIELD(num_queues): return vp->blk->queue_count;
+	case FIELD(device_status): return status_read(vp);
+	case FIELD(config_generation): return 0; /* the device configuration never changes */
+	case FIELD(queue_select): return vp->queue_select;
+	default: return queue_field_read(vp, key);
 	}
 }
 
@@ -217,33 +196,15 @@ static void queue_setup_write(struct virtio_pci *vp, unsigned queue, uint64_t ke
 		if (vp->status & VIRTIO_STATUS_DRIVER_OK)
 			queue_attach(vp, queue);
 		break;
-	case FIELD(queue_desc):
-		setup->desc_gpa = value;
-		break;
-	case FIELD_LOW(queue_desc):
-		low_set(&setup->desc_gpa, value);
-		break;
-	case FIELD_HIGH(queue_desc):
-		high_set(&setup->desc_gpa, value);
-		break;
-	case FIELD(queue_driver):
-		setup->avail_gpa = value;
-		break;
-	case FIELD_LOW(queue_driver):
-		low_set(&setup->avail_gpa, value);
-		break;
-	case FIELD_HIGH(queue_driver):
-		high_set(&setup->avail_gpa, value);
-		break;
-	case FIELD(queue_device):
-		setup->used_gpa = value;
-		break;
-	case FIELD_LOW(queue_device):
-		low_set(&setup->used_gpa, value);
-		break;
-	case FIELD_HIGH(queue_device):
-		high_set(&setup->used_gpa, value);
-		break;
+	case FIELD(queue_desc): setup->desc_gpa = value; break;
+	case FIELD_LOW(queue_desc): low_set(&setup->desc_gpa, value); break;
+	case FIELD_HIGH(queue_desc): high_set(&setup->desc_gpa, value); break;
+	case FIELD(queue_driver): setup->avail_gpa = value; break;
+	case FIELD_LOW(queue_driver): low_set(&setup->avail_gpa, value); break;
+	case FIELD_HIGH(queue_driver): high_set(&setup->avail_gpa, value); break;
+	case FIELD(queue_device): setup->used_gpa = value; break;
+	case FIELD_LOW(queue_device): low_set(&setup->used_gpa, value); break;
+	case FIELD_HIGH(queue_device): high_set(&setup->used_gpa, value); break;
 	}
 }
 
@@ -256,24 +217,14 @@ static void common_write(struct virtio_pci *vp, uint64_t offset, unsigned width_
 	if (vp->resetting && !reset_advance(vp))
 		return;
 	switch (key) {
-	case FIELD(device_feature_select):
-		vp->device_feature_select = (uint32_t)value;
-		break;
-	case FIELD(driver_feature_select):
-		vp->driver_feature_select = (uint32_t)value;
-		break;
-	case FIELD(driver_feature):
-		driver_feature_write(vp, (uint32_t)value);
-		break;
+	case FIELD(device_feature_select): vp->device_feature_select = (uint32_t)value; break;
+	case FIELD(driver_feature_select): vp->driver_feature_select = (uint32_t)value; break;
+	case FIELD(driver_feature): driver_feature_write(vp, (uint32_t)value); break;
 	case FIELD(config_msix_vector):
 		msix_vector_set(&vp->msix, virtio_pci_config_source(vp), (uint16_t)value);
 		break;
-	case FIELD(device_status):
-		status_write(vp, (uint8_t)value);
-		break;
-	case FIELD(queue_select):
-		vp->queue_select = (uint16_t)value;
-		break;
+	case FIELD(device_status): status_write(vp, (uint8_t)value); break;
+	case FIELD(queue_select): vp->queue_select = (uint16_t)value; break;
 	case FIELD(queue_msix_vector):
 		if (vp->queue_select < vp->blk->queue_count)
 			msix_vector_set(&vp->msix, vp->queue_select, (uint16_t)value);
@@ -316,8 +267,8 @@ uint64_t virtio_pci_bar_read(struct vpci_dev *dev, unsigned bar, uint64_t offset
 	return common_read(vp, offset - VIRTIO_PCI_COMMON_OFFSET, width_bytes);
 }
 
-void virtio_pci_bar_write(struct vpci_dev *dev, unsigned bar, uint64_t offset,
-                          unsigned width_bytes, uint64_t value)
+void virtio_pci_bar_write(struct vpci_dev *dev, unsigned bar, uint64_t offset, unsigned width_bytes,
+                          uint64_t value)
 {
 	struct virtio_pci *vp = virtio_pci_of_dev(dev);
 
@@ -330,7 +281,8 @@ void virtio_pci_bar_write(struct vpci_dev *dev, unsigned bar, uint64_t offset,
 			ioloop_kick(vp->ioq[queue]);
 	} else if (offset >= VIRTIO_PCI_MSIX_OFFSET) {
 		if (offset < VIRTIO_PCI_PBA_OFFSET)
-			msix_table_write(&vp->msix, offset - VIRTIO_PCI_MSIX_OFFSET, width_bytes, value);
+			msix_table_write(&vp->msix, offset - VIRTIO_PCI_MSIX_OFFSET, width_bytes,
+			                 value);
 	} else {
 		common_write(vp, offset - VIRTIO_PCI_COMMON_OFFSET, width_bytes, value);
 	}

@@ -50,29 +50,15 @@ uint64_t alu_binary(unsigned op, uint64_t dst, uint64_t src, unsigned width_byte
 	dst = insn_trunc(dst, width_bytes);
 	src = insn_trunc(src, width_bytes);
 	switch (op) {
-	case INSN_ADD:
-		result = add(dst, src, false, width_bytes, &flags);
-		break;
-	case INSN_ADC:
-		result = add(dst, src, carry, width_bytes, &flags);
-		break;
+	case INSN_ADD: result = add(dst, src, false, width_bytes, &flags); break;
+	case INSN_ADC: result = add(dst, src, carry, width_bytes, &flags); break;
 	case INSN_SUB:
-	case INSN_CMP:
-		result = subtract(dst, src, false, width_bytes, &flags);
-		break;
-	case INSN_SBB:
-		result = subtract(dst, src, carry, width_bytes, &flags);
-		break;
-	case INSN_OR:
-		result = dst | src;
-		break;
+	case INSN_CMP: result = subtract(dst, src, false, width_bytes, &flags); break;
+	case INSN_SBB: result = subtract(dst, src, carry, width_bytes, &flags); break;
+	case INSN_OR: result = dst | src; break;
 	case INSN_AND:
-	case INSN_TEST:
-		result = dst & src;
-		break;
-	case INSN_XOR:
-		result = dst ^ src;
-		break;
+	case INSN_TEST: result = dst & src; break;
+	case INSN_XOR: result = dst ^ src; break;
 	}
 	*rflags = (*rflags & ~ALU_FLAGS) | flags | result_flags(result, width_bytes);
 	return result;

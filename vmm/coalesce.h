@@ -12,9 +12,9 @@
 
 #include "arch/types.h"
 
-#define COALESCE_FLIGHT_MIN 4u    /* with fewer in flight nothing waits */
-#define COALESCE_BATCH_MAX  16u   /* completions that one interrupt waits for */
-#define COALESCE_HOLD_US    50u   /* how long the first of them waits at most */
+#define COALESCE_FLIGHT_MIN 4u  /* with fewer in flight nothing waits */
+#define COALESCE_BATCH_MAX  16u /* completions that one interrupt waits for */
+#define COALESCE_HOLD_US    50u /* how long the first of them waits at most */
 
 struct coalesce {
 	uint64_t hold_max_tsc;   /* 0: off */

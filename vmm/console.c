@@ -10,9 +10,9 @@
 /* One guest's line, as far as it came. */
 struct line {
 	struct vm *vm;
-	size_t prefix_len;  /* of text: "name| " */
-	size_t len;         /* of text, prefix included */
-	bool carriage;      /* a '\r' came last: kept only before '\n' */
+	size_t prefix_len; /* of text: "name| " */
+	size_t len;        /* of text, prefix included */
+	bool carriage;     /* a '\r' came last: kept only before '\n' */
 	char text[sizeof(((struct manifest_guest *)0)->name) + 2 + LINE_MAX + 2];
 };
 
@@ -115,8 +115,7 @@ void console_flush(struct vm *vm)
 
 	/* Each halt comes here: with nothing to show it must not wait for a neighbour's output. Who
 	 * puts a byte there just now flushes it when it halts. */
-	if (guest_count <= 1 || !line ||
-	    *(const volatile size_t *)&line->len == line->prefix_len)
+	if (guest_count <= 1 || !line || *(const volatile size_t *)&line->len == line->prefix_len)
 		return;
 	spin_lock(&console_lock);
 	if (line->len > line->prefix_len)

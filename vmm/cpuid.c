@@ -16,12 +16,12 @@ enum { EAX, EBX, ECX, EDX };
 
 /* What guests may see of the host's bits. A bit not named here is hidden: what the processor after
  * next invents needs a look first. */
-#define FEAT_1_ECX                                                                                \
-	(B(0) /* SSE3 */ | B(1) /* PCLMUL */ | B(9) /* SSSE3 */ | B(12) /* FMA */ | B(13) |       \
-	 B(17) /* PCID */ | B(19) | B(20) /* SSE4 */ | B(22) | B(23) | B(25) /* AES */ |          \
+#define FEAT_1_ECX                                                                                 \
+	(B(0) /* SSE3 */ | B(1) /* PCLMUL */ | B(9) /* SSSE3 */ | B(12) /* FMA */ | B(13) |        \
+	 B(17) /* PCID */ | B(19) | B(20) /* SSE4 */ | B(22) | B(23) | B(25) /* AES */ |           \
 	 B(26) /* XSAVE */ | B(28) /* AVX */ | B(29) | B(30) /* RDRAND */)
-#define FEAT_1_EDX                                                                                \
-	(0x3ffu /* FPU to APIC */ | B(11) | B(12) /* MTRR */ | B(13) | B(14) /* MCA */ | B(15) |  \
+#define FEAT_1_EDX                                                                                 \
+	(0x3ffu /* FPU to APIC */ | B(11) | B(12) /* MTRR */ | B(13) | B(14) /* MCA */ | B(15) |   \
 	 B(16) /* PAT */ | B(17) | B(19) | B(23) | B(24) | B(25) | B(26) | B(27))
 #define FEAT_1_ECX_X2APIC       B(21)
 #define FEAT_1_ECX_TSC_DEADLINE B(24)
@@ -32,35 +32,35 @@ enum { EAX, EBX, ECX, EDX };
 #define FEAT_1_EDX_HTT          B(28)
 
 /* Hidden: TSC_ADJUST, SGX, RDT, MPX, processor trace. TSX is as the host says. */
-#define FEAT_7_EBX                                                                                \
-	(B(0) | B(3) | B(4) | B(5) | B(6) | B(7) | B(8) | B(9) | B(10) | B(11) | B(13) | B(16) |  \
-	 B(17) | B(18) | B(19) | B(20) | B(21) | B(23) | B(24) | B(26) | B(27) | B(28) | B(29) |  \
+#define FEAT_7_EBX                                                                                 \
+	(B(0) | B(3) | B(4) | B(5) | B(6) | B(7) | B(8) | B(9) | B(10) | B(11) | B(13) | B(16) |   \
+	 B(17) | B(18) | B(19) | B(20) | B(21) | B(23) | B(24) | B(26) | B(27) | B(28) | B(29) |   \
 	 B(30) | B(31))
 /* Hidden: WAITPKG, CET, LA57, key locker, bus-lock detection, ENQCMD, PKS. */
-#define FEAT_7_ECX                                                                                \
-	(B(1) | B(2) /* UMIP */ | B(3) /* PKU */ | B(6) | B(8) | B(9) | B(10) | B(11) | B(12) |   \
+#define FEAT_7_ECX                                                                                 \
+	(B(1) | B(2) /* UMIP */ | B(3) /* PKU */ | B(6) | B(8) | B(9) | B(10) | B(11) | B(12) |    \
 	 B(14) | B(22) /* RDPID */ | B(25) | B(27) | B(28))
 #define FEAT_7_ECX_PKU   B(3)
 #define FEAT_7_ECX_OSPKE B(4)
 /* Hidden: SPEC_CTRL, STIBP, L1D_FLUSH, ARCH_CAPABILITIES, SSBD: their MSRs are not emulated. */
-#define FEAT_7_EDX                                                                                \
+#define FEAT_7_EDX                                                                                 \
 	(B(2) | B(3) | B(4) /* FSRM */ | B(8) | B(10) /* MD_CLEAR */ | B(14) | B(16) | B(23))
 #define FEAT_7_1_EAX (B(4) | B(5) | B(10) | B(11) | B(12) | B(23))
 
 /* Hidden: SVM, EXTAPIC, OSVW, IBS, SKINIT, WDT, LWP, TCE, NODEID, performance counters, MWAITX. */
-#define FEAT_81_ECX                                                                               \
+#define FEAT_81_ECX                                                                                \
 	(B(0) | B(4) | B(5) | B(6) | B(7) | B(8) | B(11) | B(16) | B(21) | B(22) /* TOPOEXT */)
 #define FEAT_81_ECX_CMP_LEGACY B(1)
-#define FEAT_81_EDX                                                                               \
-	(0x1ffu | B(9) | B(11) /* SYSCALL */ | B(12) | B(13) | B(14) | B(15) | B(16) | B(17) |    \
+#define FEAT_81_EDX                                                                                \
+	(0x1ffu | B(9) | B(11) /* SYSCALL */ | B(12) | B(13) | B(14) | B(15) | B(16) | B(17) |     \
 	 B(20) /* NX */ | B(22) | B(23) | B(24) | B(26) | B(27) | B(29) | B(30) | B(31))
 #define FEAT_87_EDX  B(8) /* invariant TSC */
 #define FEAT_88_EBX  (B(0) | B(2) | B(9) | B(26) | B(29))
 #define FEAT_821_EAX (B(0) | B(2) /* LFENCE serialises */ | B(6))
 
 /* XCR0: x87, SSE, AVX, AVX-512, PKRU. Not MPX, AMX, nor supervisor states. */
-#define XCR0_GUEST    0x2e7u
-#define FEAT_D1_EAX   (B(0) | B(1) | B(2)) /* XSAVEOPT, XSAVEC, XGETBV 1; no XSAVES, no XFD */
+#define XCR0_GUEST         0x2e7u
+#define FEAT_D1_EAX        (B(0) | B(1) | B(2)) /* XSAVEOPT, XSAVEC, XGETBV 1; no XSAVES, no XFD */
 #define XSAVE_LEGACY_BYTES 576u
 
 /* KVM-compatible features: CLOCKSOURCE, NOP_IO_DELAY, CLOCKSOURCE2, PV_EOI, CLOCKSOURCE_STABLE. */
@@ -204,8 +204,7 @@ static void leaf_7(struct vcpu *v, uint32_t subleaf, uint32_t out[4])
 		out[EAX] &= FEAT_7_1_EAX;
 		out[EBX] = out[ECX] = out[EDX] = 0;
 		break;
-	default:
-		zero(out);
+	default: zero(out);
 	}
 }
 
@@ -310,31 +309,18 @@ static void basic_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t leaf, 
 {
 	plat_cpuid(leaf, subleaf, out);
 	switch (leaf) {
-	case 0x0:
-		out[EAX] = basic_max(vendor);
-		break;
-	case 0x1:
-		leaf_1(v, out);
-		break;
-	case 0x2: /* cache descriptors */
-		break;
-	case 0x4:
-		leaf_4(v, out);
-		break;
+	case 0x0: out[EAX] = basic_max(vendor); break;
+	case 0x1: leaf_1(v, out); break;
+	case 0x2: /* cache descriptors */ break;
+	case 0x4: leaf_4(v, out); break;
 	case 0x6:
 		zero(out);
 		out[EAX] = B(2); /* the APIC timer never stops */
 		break;
-	case 0x7:
-		leaf_7(v, subleaf, out);
-		break;
+	case 0x7: leaf_7(v, subleaf, out); break;
 	case 0xb:
-	case 0x1f:
-		leaf_topology(v, subleaf, out);
-		break;
-	case 0xd:
-		leaf_d(subleaf, out);
-		break;
+	case 0x1f: leaf_topology(v, subleaf, out); break;
+	case 0xd: leaf_d(subleaf, out); break;
 	case 0x15:
 	case 0x16:
 		zero(out);
@@ -343,8 +329,7 @@ static void basic_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t leaf, 
 		else if (vendor == CPUID_INTEL)
 			leaf_16(out);
 		break;
-	default: /* MWAIT, PMU, RDT, SGX, PT, key locker, AMX and the reserved ones */
-		zero(out);
+	default: /* MWAIT, PMU, RDT, SGX, PT, key locker, AMX and the reserved ones */ zero(out);
 	}
 }
 
@@ -369,31 +354,22 @@ static void leaf_80000008(const struct vcpu *v, enum cpuid_vendor vendor, uint32
 	out[EDX] = 0;
 }
 
-static void extended_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t leaf,
-                          uint32_t subleaf, uint32_t out[4])
+static void extended_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t leaf, uint32_t subleaf,
+                          uint32_t out[4])
 {
 	plat_cpuid(leaf, subleaf, out);
 	switch (leaf) {
-	case 0x80000000:
-		out[EAX] = MIN(host_extended_max(), HIGHEST_EXTENDED);
-		break;
-	case 0x80000001:
-		leaf_80000001(v, vendor, out);
-		break;
+	case 0x80000000: out[EAX] = MIN(host_extended_max(), HIGHEST_EXTENDED); break;
+	case 0x80000001: leaf_80000001(v, vendor, out); break;
 	case 0x80000002 ... 0x80000006: /* name, caches */
 	case 0x80000019:                /* TLB of 1 GiB pages */
-	case 0x8000001a:                /* performance hints */
-		break;
+	case 0x8000001a: /* performance hints */ break;
 	case 0x80000007:
 		out[EAX] = out[EBX] = out[ECX] = 0;
 		out[EDX] &= FEAT_87_EDX;
 		break;
-	case 0x80000008:
-		leaf_80000008(v, vendor, out);
-		break;
-	case 0x8000001d:
-		cache_sharing(v, out);
-		break;
+	case 0x80000008: leaf_80000008(v, vendor, out); break;
+	case 0x8000001d: cache_sharing(v, out); break;
 	case 0x8000001e:
 		out[EAX] = v->apic_id;
 		out[EBX] = v->apic_id & 0xff; /* core id; one thread */
@@ -403,8 +379,7 @@ static void extended_leaf(struct vcpu *v, enum cpuid_vendor vendor, uint32_t lea
 		out[EAX] &= FEAT_821_EAX;
 		out[EBX] = out[ECX] = out[EDX] = 0;
 		break;
-	default: /* SVM, IBS, LWP, SEV, bandwidth and the reserved ones */
-		zero(out);
+	default: /* SVM, IBS, LWP, SEV, bandwidth and the reserved ones */ zero(out);
 	}
 }
 
@@ -418,9 +393,7 @@ static void hypervisor_leaf(uint32_t leaf, uint32_t out[4])
 		out[EAX] = CPUID_KVM_MAX;
 		memcpy(&out[EBX], "KVMKVMKVM\0\0\0", 12);
 		break;
-	case CPUID_KVM_BASE + 1:
-		out[EAX] = KVM_FEATURES;
-		break;
+	case CPUID_KVM_BASE + 1: out[EAX] = KVM_FEATURES; break;
 	case CPUID_KVM_MAX:
 		out[EAX] = (uint32_t)(plat_tsc_hz() / 1000);
 		out[EBX] = (uint32_t)(VLAPIC_TIMER_HZ / 1000);

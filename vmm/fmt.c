@@ -142,20 +142,14 @@ int fmt_vsnprintf(char *buf, size_t size, const char *fmt, va_list args)
 		case 'p':
 			fmt_number(&sink, &spec, (uintptr_t)va_arg(args, void *), 16, lower, "0x");
 			break;
-		case 's':
-			fmt_string(&sink, &spec, va_arg(args, const char *));
-			break;
+		case 's': fmt_string(&sink, &spec, va_arg(args, const char *)); break;
 		case 'c':
 			c = (char)va_arg(args, int);
 			spec.zero = false;
 			fmt_field(&sink, &spec, &c, 1, 0);
 			break;
-		case '%':
-			fmt_put(&sink, '%');
-			break;
-		case '\0': /* a lone % at the end */
-			fmt--;
-			break;
+		case '%': fmt_put(&sink, '%'); break;
+		case '\0': /* a lone % at the end */ fmt--; break;
 		default: /* unknown: shown, so that it is noticed */
 			fmt_put(&sink, '%');
 			fmt_put(&sink, *fmt);

@@ -14,9 +14,9 @@
 #define DETACH_TIMEOUT_S 10u
 
 static const char *const end_name[] = {
-	[VM_ALIVE] = "alive",     [VM_POWER_OFF] = "power-off",
-	[VM_RESET] = "reset",     [VM_TRIPLE_FAULT] = "triple-fault",
-	[VM_ERROR] = "error",
+        [VM_ALIVE] = "alive", [VM_POWER_OFF] = "power-off",
+        [VM_RESET] = "reset", [VM_TRIPLE_FAULT] = "triple-fault",
+        [VM_ERROR] = "error",
 };
 
 const char *vm_end_name(enum vm_end end)
@@ -26,7 +26,7 @@ const char *vm_end_name(enum vm_end end)
 
 /* Fills err and returns -EINVAL, so that callers can return it. */
 static int fail(struct manifest_error *err, struct manifest_pos pos, const char *fmt, ...)
-	PRINTF(3, 4);
+        PRINTF(3, 4);
 
 static int fail(struct manifest_error *err, struct manifest_pos pos, const char *fmt, ...)
 {
@@ -77,15 +77,17 @@ static int memory_create(struct vm *vm, struct manifest_error *err)
 
 	if (config->memory_bytes > free_bytes)
 		return fail(err, config->memory_pos,
-		            "guest \"%s\" wants %llu MiB but this machine has %llu MiB free: give it less",
+		            "guest \"%s\" wants %llu MiB but this machine has %llu MiB free: give "
+		            "it less",
 		            vm->name, (unsigned long long)(config->memory_bytes / MIB),
 		            (unsigned long long)(free_bytes / MIB));
 	for (unsigned i = 0; i < count; i++)
 		if (ram_back(vm, layout[i].gpa, layout[i].len_bytes))
-			return fail(err, config->memory_pos,
-			            "guest \"%s\": no %llu MiB of free memory in large enough pieces: "
-			            "give it less",
-			            vm->name, (unsigned long long)(config->memory_bytes / MIB));
+			return fail(
+			        err, config->memory_pos,
+			        "guest \"%s\": no %llu MiB of free memory in large enough pieces: "
+			        "give it less",
+			        vm->name, (unsigned long long)(config->memory_bytes / MIB));
 	if (hvm->map_mmio(&vm->hvm, VPCI_MMIO_BASE_GPA, VPCI_MMIO_LEN))
 		return fail(err, config->pos, "guest \"%s\": no memory for nested page tables",
 		            vm->name);
@@ -103,7 +105,8 @@ static int vcpus_create(struct vm *vm, const uint32_t *cores, struct manifest_er
 		struct vcpu *v = plat_mem_alloc(sizeof(*v), CACHE_LINE_BYTES);
 
 		if (!v)
-			return fail(err, config->pos, "guest \"%s\": no memory for vCPU %u", vm->name, i);
+			return fail(err, config->pos, "guest \"%s\": no memory for vCPU %u",
+			            vm->name, i);
 		vm->vcpu[i] = v;
 		vm->vcpu_count = i + 1;
 		v->vm = vm;
@@ -125,7 +128,8 @@ static int vcpus_create(struct vm *vm, const uint32_t *cores, struct manifest_er
 			            "vCPU %u: give fewer vcpus",
 			            vm->name, i);
 		if (error)
-			return fail(err, config->pos, "guest \"%s\": no memory for vCPU %u", vm->name, i);
+			return fail(err, config->pos, "guest \"%s\": no memory for vCPU %u",
+			            vm->name, i);
 	}
 	return 0;
 }
@@ -139,12 +143,14 @@ static int kernel_load(struct vm *vm, source_file_fn file, struct manifest_error
 	char why[LINUX_ERR_MAX];
 
 	if (!file(config->kernel, &image.kernel_hpa, &image.kernel_len_bytes))
-		return fail(err, config->kernel_pos, "kernel \"%s\" was not loaded", config->kernel);
+		return fail(err, config->kernel_pos, "kernel \"%s\" was not loaded",
+		            config->kernel);
 	if (config->initrd[0] && !file(config->initrd, &image.initrd_hpa, &image.initrd_len_bytes))
-		return fail(err, config->initrd_pos, "initrd \"%s\" was not loaded", config->initrd);
+		return fail(err, config->initrd_pos, "initrd \"%s\" was not loaded",
+		            config->initrd);
 	if (acpi_build(&vm->mem, vm->vcpu_count, &image.rsdp_gpa))
-		return fail(err, config->pos, "guest \"%s\": its memory has no room for ACPI tables",
-		            vm->name);
+		return fail(err, config->pos,
+		            "guest \"%s\": its memory has no room for ACPI tables", vm->name);
 	if (linux_load(&image, &vm->mem, &vm->entry, why, sizeof(why)))
 		return fail(err, config->kernel_pos, "guest \"%s\": %s", vm->name, why);
 	return 0;
@@ -155,18 +161,15 @@ static int kernel_load(struct vm *vm, source_file_fn file, struct manifest_error
 static uint64_t poll_ns_of(const struct manifest_disk *config)
 {
 	switch (config->poll) {
-	case MANIFEST_POLL_AUTO:
-		return IOQ_POLL_AUTO;
-	case MANIFEST_POLL_ALWAYS:
-		return IOQ_POLL_ALWAYS;
-	case MANIFEST_POLL_NS:
-		break;
+	case MANIFEST_POLL_AUTO: return IOQ_POLL_AUTO;
+	case MANIFEST_POLL_ALWAYS: return IOQ_POLL_ALWAYS;
+	case MANIFEST_POLL_NS: break;
 	}
 	return config->poll_ns;
 }
 
-static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
-                       struct ioloop *loop, struct manifest_error *err)
+static int disk_create(struct vm *vm, unsigned index, source_file_fn file, struct ioloop *loop,
+                       struct manifest_error *err)
 {
 	const struct manifest_disk *config = &vm->config->disk[index];
 	struct bio_extent extent;
@@ -175,21 +178,24 @@ static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
 	struct vblk *blk = plat_mem_alloc(sizeof(*blk), CACHE_LINE_BYTES);
 
 	if (!blk)
-		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name, index);
+		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name,
+		            index);
 	if (source_open(config->source, file, !config->readonly, &extent, why, sizeof(why)))
 		return fail(err, config->source_pos, "guest \"%s\": %s", vm->name, why);
 	fmt_snprintf(serial, sizeof(serial), "quell-%u-%u", vm->index, index);
 	error = vblk_create(blk, config, extent, &vm->mem, serial);
 	if (error == -EINVAL)
-		return fail(err, config->source_pos,
-		            "guest \"%s\": %s is empty or no whole number of its drive's blocks of %u "
-		            "bytes: choose another source",
-		            vm->name, config->source, extent.dev->block_bytes);
+		return fail(
+		        err, config->source_pos,
+		        "guest \"%s\": %s is empty or no whole number of its drive's blocks of %u "
+		        "bytes: choose another source",
+		        vm->name, config->source, extent.dev->block_bytes);
 	if (error || virtio_pci_blk_add(vm, blk))
-		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name, index);
+		return fail(err, config->pos, "guest \"%s\": no memory for disk %u", vm->name,
+		            index);
 	if (ioloop_dev_add(loop, extent.dev))
-		return fail(err, config->source_pos, "more than %u block devices in use: take fewer",
-		            IOLOOP_DEV_MAX);
+		return fail(err, config->source_pos,
+		            "more than %u block devices in use: take fewer", IOLOOP_DEV_MAX);
 	for (unsigned i = 0; i < blk->queue_count; i++) {
 		struct ioq *q = &blk->queue[i].ioq;
 
@@ -209,8 +215,8 @@ static int disk_create(struct vm *vm, unsigned index, source_file_fn file,
 /* --- creation and end -------------------------------------------------------------------------------- */
 
 struct vm *guest_create(const struct manifest_guest *config, unsigned index, const uint32_t *cores,
-                        source_file_fn file, uint64_t wall_unix_ns,
-                        struct ioloop *loop, struct manifest_error *err)
+                        source_file_fn file, uint64_t wall_unix_ns, struct ioloop *loop,
+                        struct manifest_error *err)
 {
 	static uint32_t next_tag = 1;
 	struct vm *vm = plat_mem_alloc(sizeof(*vm), CACHE_LINE_BYTES);
@@ -248,10 +254,12 @@ struct vm *guest_create(const struct manifest_guest *config, unsigned index, con
 	atomic_store(&vm->vcpus_running, vm->vcpu_count);
 	if (config->serial)
 		console_guest_add(vm);
-	plat_log("guest %s: %llu MiB in %u piece%s, %llu nested page tables, %u vCPU%s on core %u%s",
-	         vm->name, (unsigned long long)(config->memory_bytes / MIB), vm->mem.count,
-	         vm->mem.count > 1 ? "s" : "", (unsigned long long)vm->hvm.nested_pages, vm->vcpu_count,
-	         vm->vcpu_count > 1 ? "s" : "", cores[0], vm->vcpu_count > 1 ? " and on" : "");
+	plat_log(
+	        "guest %s: %llu MiB in %u piece%s, %llu nested page tables, %u vCPU%s on core %u%s",
+	        vm->name, (unsigned long long)(config->memory_bytes / MIB), vm->mem.count,
+	        vm->mem.count > 1 ? "s" : "", (unsigned long long)vm->hvm.nested_pages,
+	        vm->vcpu_count, vm->vcpu_count > 1 ? "s" : "", cores[0],
+	        vm->vcpu_count > 1 ? " and on" : "");
 	return vm;
 }
 
@@ -277,8 +285,10 @@ static void disks_detach(struct vm *vm)
 		for (unsigned i = 0; i < vm->disk[d]->queue_count; i++)
 			while (ioq_is_attached(&vm->disk[d]->queue[i].ioq)) {
 				if (plat_tsc() > deadline_tsc) {
-					plat_log("guest %s: disk %u still has requests in flight after "
-					         "%u s", vm->name, d, DETACH_TIMEOUT_S);
+					plat_log("guest %s: disk %u still has requests in flight "
+					         "after "
+					         "%u s",
+					         vm->name, d, DETACH_TIMEOUT_S);
 					return;
 				}
 				plat_relax();

@@ -14,8 +14,8 @@
  * err->pos is where the manifest asked for what cannot be.
  */
 struct vm *guest_create(const struct manifest_guest *config, unsigned index, const uint32_t *cores,
-                        source_file_fn file, uint64_t wall_unix_ns,
-                        struct ioloop *loop, struct manifest_error *err);
+                        source_file_fn file, uint64_t wall_unix_ns, struct ioloop *loop,
+                        struct manifest_error *err);
 
 /* Runs one vCPU on the calling core from start to the guest's end. arg: struct vcpu. */
 void guest_vcpu_main(void *arg);

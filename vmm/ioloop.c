@@ -1,15 +1,15 @@
 #include "vmm/ioloop.h"
 
 /* From kick to first pass: a first guess, the policy learns it. */
-#define WAKE_NS       15000ull
-#define EXIT_NS       5000ull
+#define WAKE_NS 15000ull
+#define EXIT_NS 5000ull
 /* No pass takes so long: the core was away. */
-#define STOLEN_NS     100000ull
+#define STOLEN_NS 100000ull
 /* A cold queue without progress for longer is armed: from then on it costs nothing but one kick. */
-#define COLD_IDLE_NS  10000000ull
-#define POLL_BUDGET   256u
-#define FIRST_QUEUES  64u
-#define HOUSEKEEP_NS  10000000ull
+#define COLD_IDLE_NS 10000000ull
+#define POLL_BUDGET  256u
+#define FIRST_QUEUES 64u
+#define HOUSEKEEP_NS 10000000ull
 /* A device whose completions cannot wake the core is looked at this often while it sleeps. */
 #define BLIND_WAIT_NS 50000ull
 /* With requests in flight no sleep is longer, so that a driver notices a dead device. */
@@ -39,10 +39,10 @@ void ioloop_init(struct ioloop *loop, unsigned core)
 void ioloop_costs_set(struct ioloop *loop, uint64_t exit_ns, uint32_t weight)
 {
 	poll_policy_init(&loop->policy, &(struct poll_policy_cfg){
-		.wake_ticks = ns_to_tsc(WAKE_NS),
-		.exit_ticks = ns_to_tsc(exit_ns),
-		.weight_x16 = weight * 16,
-	});
+	                                        .wake_ticks = ns_to_tsc(WAKE_NS),
+	                                        .exit_ticks = ns_to_tsc(exit_ns),
+	                                        .weight_x16 = weight * 16,
+	                                });
 }
 
 int ioloop_dev_add(struct ioloop *loop, struct bio_dev *dev)
@@ -432,17 +432,10 @@ static void publish(struct ioq *q)
 {
 	q->deferred = false;
 	switch (q->ops->publish(q)) {
-	case IOQ_SIGNAL_SENT:
-		q->counts.interrupts++;
-		break;
-	case IOQ_SIGNAL_SUPPRESSED:
-		q->counts.interrupts_suppressed++;
-		break;
-	case IOQ_SIGNAL_DEFERRED:
-		q->counts.interrupts_deferred++;
-		break;
-	case IOQ_SIGNAL_NONE:
-		break;
+	case IOQ_SIGNAL_SENT: q->counts.interrupts++; break;
+	case IOQ_SIGNAL_SUPPRESSED: q->counts.interrupts_suppressed++; break;
+	case IOQ_SIGNAL_DEFERRED: q->counts.interrupts_deferred++; break;
+	case IOQ_SIGNAL_NONE: break;
 	}
 }
 
@@ -664,8 +657,7 @@ static bool devices_irq_on(struct ioloop *loop, uint64_t *longest_ns)
 
 static bool has_business(struct ioloop *loop)
 {
-	return ready_any(&loop->ready) || atomic_load(&loop->mailbox) ||
-	       atomic_load(&loop->stop);
+	return ready_any(&loop->ready) || atomic_load(&loop->mailbox) || atomic_load(&loop->stop);
 }
 
 /* Tells the policy what the wake-up has cost. Time asleep is never stolen. */

@@ -15,11 +15,11 @@
 #include "vmm/poll_policy.h"
 #include "vmm/ready.h"
 
-#define IOLOOP_QUEUE_MAX   READY_MAX
-#define IOLOOP_DEV_MAX     16u
-#define IOLOOP_COLD_SWEEP  32u /* cold queues looked at in a pass that found nothing so far */
-#define IOLOOP_BUSY_SWEEP  2u  /* and, in one that did, beside one for each request taken */
-#define IOLOOP_SERVE_MAX   64u /* requests taken from one queue in one pass */
+#define IOLOOP_QUEUE_MAX  READY_MAX
+#define IOLOOP_DEV_MAX    16u
+#define IOLOOP_COLD_SWEEP 32u /* cold queues looked at in a pass that found nothing so far */
+#define IOLOOP_BUSY_SWEEP 2u  /* and, in one that did, beside one for each request taken */
+#define IOLOOP_SERVE_MAX  64u /* requests taken from one queue in one pass */
 
 struct ioq;
 
@@ -72,15 +72,15 @@ struct ioq {
 	/* Hot. */
 	const struct ioq_ops *ops;
 	enum ioq_state state;
-	bool completed;          /* on the publish list of this pass */
-	bool deferred;           /* an interrupt is owed, by defer_tsc */
+	bool completed; /* on the publish list of this pass */
+	bool deferred;  /* an interrupt is owed, by defer_tsc */
 	bool defer_listed;
-	uint32_t id;             /* index in the loop and of its ready bit */
-	uint32_t list_pos;       /* position in the hot or cold list */
+	uint32_t id;       /* index in the loop and of its ready bit */
+	uint32_t list_pos; /* position in the hot or cold list */
 	uint64_t last_progress_ticks;
 	struct ioloop *loop;
 	struct ioq *next_completed;
-	uint64_t poll_ns;        /* 0: never poll; a number; AUTO; ALWAYS */
+	uint64_t poll_ns; /* 0: never poll; a number; AUTO; ALWAYS */
 	struct bio_dev *dev;
 	uint64_t defer_tsc;
 	struct ioq *next_deferred;
@@ -114,16 +114,16 @@ struct ioloop {
 	/* Hot. */
 	uint32_t hot_count, cold_count, dev_count, sweep_pos, hot_pos;
 	struct ioq **hot, **cold;
-	uint32_t taken;           /* requests, in this pass */
+	uint32_t taken; /* requests, in this pass */
 	struct ioq *completed_list, *deferred_list;
-	uint64_t now_tsc;         /* when this pass began */
+	uint64_t now_tsc; /* when this pass began */
 	/*
 	 * The policy's clock: TSC less the time in which this core evidently did not run, as when a
 	 * hypervisor below or firmware took it away. Polling has not failed for so long.
 	 */
 	uint64_t now_ticks, stolen_tsc, stolen_above_tsc;
-	uint64_t arrival_ticks;   /* of what this pass finds: when a kick told of it, else now */
-	uint64_t kick_ticks;      /* of the kick that ended the sleep before this pass; 0: none */
+	uint64_t arrival_ticks; /* of what this pass finds: when a kick told of it, else now */
+	uint64_t kick_ticks;    /* of the kick that ended the sleep before this pass; 0: none */
 	uint32_t draining_count;
 	/* Rare work for the same core, such as console input: called after each wake-up and every
 	 * housekeep_tsc while awake; the core also wakes for it if housekeep_timed. May be NULL. */
@@ -131,7 +131,7 @@ struct ioloop {
 	uint64_t housekeep_tsc, housekeep_last_tsc, cold_idle_ticks;
 	bool housekeep_timed;
 	struct bio_dev *dev[IOLOOP_DEV_MAX];
-	struct ioq **queue;       /* by id; queue_room entries, as have the other lists */
+	struct ioq **queue; /* by id; queue_room entries, as have the other lists */
 	struct ioq **draining;
 	uint32_t queue_count, queue_room;
 	struct ioloop_letter *letters;
@@ -146,7 +146,7 @@ struct ioloop {
 	atomic_uint stop;
 	CACHE_ALIGN atomic_uint sleeping; /* written by the I/O core */
 	atomic_uint wake;                 /* non-zero ends plat_wait */
-	atomic_uint_least64_t rouse_tsc;  /* when the last sleep was ended by another core; 0: not */
+	atomic_uint_least64_t rouse_tsc; /* when the last sleep was ended by another core; 0: not */
 };
 
 /* Empty loop bound to a core. Boot core. */

@@ -80,18 +80,10 @@ static void deliver(struct vcpu *vcpu, const struct irq_msg *msg)
 {
 	switch (msg->mode) {
 	case IRQ_FIXED:
-	case IRQ_LOWEST:
-		irq_post(vcpu, msg->vector);
-		break;
-	case IRQ_NMI:
-		irq_event(vcpu, VCPU_EVENT_NMI);
-		break;
-	case IRQ_INIT:
-		irq_event(vcpu, VCPU_EVENT_INIT);
-		break;
-	case IRQ_SIPI:
-		irq_event(vcpu, VCPU_EVENT_SIPI | (unsigned)msg->vector << 8);
-		break;
+	case IRQ_LOWEST: irq_post(vcpu, msg->vector); break;
+	case IRQ_NMI: irq_event(vcpu, VCPU_EVENT_NMI); break;
+	case IRQ_INIT: irq_event(vcpu, VCPU_EVENT_INIT); break;
+	case IRQ_SIPI: irq_event(vcpu, VCPU_EVENT_SIPI | (unsigned)msg->vector << 8); break;
 	}
 }
 
@@ -146,10 +138,10 @@ struct vcpu *irq_single_target(struct vm *vm, const struct irq_msg *msg)
 struct irq_msg irq_msi_decode(uint64_t address, uint32_t data)
 {
 	struct irq_msg msg = {
-		.dest = address >> 12 & 0xff,
-		.logical = address >> 2 & 1,
-		.mode = data >> 8 & 7,
-		.vector = (uint8_t)data,
+	        .dest = address >> 12 & 0xff,
+	        .logical = address >> 2 & 1,
+	        .mode = data >> 8 & 7,
+	        .vector = (uint8_t)data,
 	};
 
 	if (address >> 20 != 0xfee)

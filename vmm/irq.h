@@ -22,9 +22,9 @@ enum irq_mode {
 };
 
 struct irq_msg {
-	uint32_t dest;  /* APIC id, or logical destination; 0xff / 0xffffffff: all */
+	uint32_t dest; /* APIC id, or logical destination; 0xff / 0xffffffff: all */
 	bool logical;
-	uint8_t mode;   /* enum irq_mode */
+	uint8_t mode; /* enum irq_mode */
 	uint8_t vector;
 };
 

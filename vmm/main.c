@@ -65,8 +65,8 @@ static void cores_check(void)
 	unsigned count = core_count();
 
 	if (count < 2)
-		refuse_at(manifest.io_core_pos,
-		          "this machine has one processor: Quell needs one for I/O and one for a guest");
+		refuse_at(manifest.io_core_pos, "this machine has one processor: Quell needs one "
+		                                "for I/O and one for a guest");
 	if (manifest.io_core >= count)
 		refuse_at(manifest.io_core_pos,
 		          "io_core = %u, but this machine has cores 0 to %u: choose one of them",
@@ -86,7 +86,8 @@ static void cores_assign(uint32_t cores[MANIFEST_GUEST_MAX][MANIFEST_CPU_MAX])
 		for (unsigned i = 0; i < guest->cpu_count; i++) {
 			if (guest->cpus[i] >= count)
 				refuse_at(guest->cpus_pos,
-				          "guest \"%s\": cpus names core %u, but this machine has cores 0 "
+				          "guest \"%s\": cpus names core %u, but this machine has "
+				          "cores 0 "
 				          "to %u: choose among them",
 				          guest->name, guest->cpus[i], count - 1);
 			cores[g][i] = guest->cpus[i];
@@ -101,7 +102,8 @@ static void cores_assign(uint32_t cores[MANIFEST_GUEST_MAX][MANIFEST_CPU_MAX])
 				next++;
 			if (next == count)
 				refuse_at(guest->vcpus_pos.line ? guest->vcpus_pos : guest->pos,
-				          "guest \"%s\": no core is left for vCPU %u: this machine has %u, "
+				          "guest \"%s\": no core is left for vCPU %u: this machine "
+				          "has %u, "
 				          "one of them for I/O; give fewer vcpus",
 				          guest->name, i, count);
 			cores[g][i] = next;
@@ -156,8 +158,8 @@ static void guests_create(void)
 	ioloop_init(&loop, manifest.io_core);
 	ioloop_costs_set(&loop, exit_cost_ns(), manifest.poll_weight);
 	for (unsigned g = 0; g < manifest.guest_count; g++) {
-		vms[g] = guest_create(&manifest.guest[g], g, cores[g], file_find, wall_now_ns(), &loop,
-		                      &error);
+		vms[g] = guest_create(&manifest.guest[g], g, cores[g], file_find, wall_now_ns(),
+		                      &loop, &error);
 		if (!vms[g])
 			refuse();
 		vm_count = g + 1;
@@ -191,15 +193,16 @@ static void console_housekeep(void)
 static void io_core_prepare(void)
 {
 	static const enum core_idle idle[] = {
-		[MANIFEST_IDLE_AUTO] = CORE_IDLE_AUTO,
-		[MANIFEST_IDLE_MWAIT] = CORE_IDLE_MWAIT,
-		[MANIFEST_IDLE_HLT] = CORE_IDLE_HLT,
-		[MANIFEST_IDLE_POLL] = CORE_IDLE_POLL,
+	        [MANIFEST_IDLE_AUTO] = CORE_IDLE_AUTO,
+	        [MANIFEST_IDLE_MWAIT] = CORE_IDLE_MWAIT,
+	        [MANIFEST_IDLE_HLT] = CORE_IDLE_HLT,
+	        [MANIFEST_IDLE_POLL] = CORE_IDLE_POLL,
 	};
 
 	if (core_idle_set(manifest.io_core, idle[manifest.idle]))
-		refuse_at(manifest.idle_pos, "idle = \"mwait\", but this processor has no MONITOR and "
-		                             "MWAIT: use \"auto\" or \"hlt\"");
+		refuse_at(manifest.idle_pos,
+		          "idle = \"mwait\", but this processor has no MONITOR and "
+		          "MWAIT: use \"auto\" or \"hlt\"");
 	loop.housekeep = console_housekeep;
 	console_interrupts = core_console_irq_enable(manifest.io_core) == 0;
 	loop.housekeep_timed = !console_interrupts;
@@ -221,8 +224,7 @@ static struct vcpu *cores_start(void)
 
 	for (unsigned g = 0; g < vm_count; g++)
 		atomic_fetch_add(&cores_busy, vms[g]->vcpu_count);
-	if (manifest.io_core != boot->boot_cpu &&
-	    core_start(manifest.io_core, io_core_main, &loop))
+	if (manifest.io_core != boot->boot_cpu && core_start(manifest.io_core, io_core_main, &loop))
 		refuse_at(manifest.io_core_pos, "core %u did not start: choose another io_core",
 		          manifest.io_core);
 	for (unsigned g = 0; g < vm_count; g++) {
@@ -235,8 +237,10 @@ static struct vcpu *cores_start(void)
 			if (v->core == boot->boot_cpu)
 				own = v;
 			else if (core_start(v->core, vcpu_core_main, v))
-				refuse_at(vm->config->cpus_pos, "core %u did not start: guest \"%s\" "
-				          "needs another", v->core, vm->name);
+				refuse_at(vm->config->cpus_pos,
+				          "core %u did not start: guest \"%s\" "
+				          "needs another",
+				          v->core, vm->name);
 		}
 	}
 	return own;
@@ -263,7 +267,8 @@ static void run(void)
 static bool all_well(void)
 {
 	for (unsigned g = 0; g < vm_count; g++)
-		if (atomic_load(&vms[g]->end) != VM_POWER_OFF && atomic_load(&vms[g]->end) != VM_RESET)
+		if (atomic_load(&vms[g]->end) != VM_POWER_OFF &&
+		    atomic_load(&vms[g]->end) != VM_RESET)
 			return false;
 	return true;
 }
@@ -274,14 +279,14 @@ void quell_main(const struct boot_info *info)
 	struct report report;
 
 	boot = info;
-	if (!info->file_count ||
-	    manifest_parse((const char *)(uintptr_t)info->files[0].base_hpa,
-	                   info->files[0].len_bytes, &manifest, &error))
+	if (!info->file_count || manifest_parse((const char *)(uintptr_t)info->files[0].base_hpa,
+	                                        info->files[0].len_bytes, &manifest, &error))
 		refuse();
 	cores_check();
 	backend_choose();
-	plat_log("%s on %s (%s), %u cores, %llu MiB free, TSC %llu kHz", hvm->name, report_machine(),
-	         report_accelerator(), core_count(), (unsigned long long)(core_mem_free_bytes() / MIB),
+	plat_log("%s on %s (%s), %u cores, %llu MiB free, TSC %llu kHz", hvm->name,
+	         report_machine(), report_accelerator(), core_count(),
+	         (unsigned long long)(core_mem_free_bytes() / MIB),
 	         (unsigned long long)(plat_tsc_hz() / 1000));
 	nvme_probe_all();
 	nvme_irq_route(manifest.io_core);

@@ -38,7 +38,7 @@ struct manifest_disk {
 	uint16_t queue_size;     /* default 256 */
 	enum manifest_poll poll; /* default AUTO */
 	uint64_t poll_ns;
-	bool coalesce;           /* coalesce = "auto" (default) or "off" */
+	bool coalesce; /* coalesce = "auto" (default) or "off" */
 };
 
 struct manifest_guest {

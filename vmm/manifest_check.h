@@ -8,14 +8,14 @@
 #include "arch/types.h"
 #include "vmm/manifest.h"
 
-#define MANIFEST_CORE_MAX       255u /* boot_info.h: BOOT_CPU_MAX - 1 */
-#define MANIFEST_QUEUE_SIZE_MAX 1024 /* ring.h: VIRTQ_SIZE_MAX */
-#define MANIFEST_POLL_NS_MAX    1000000000
-#define MANIFEST_POLL_WEIGHT    16 /* by default */
+#define MANIFEST_CORE_MAX        255u /* boot_info.h: BOOT_CPU_MAX - 1 */
+#define MANIFEST_QUEUE_SIZE_MAX  1024 /* ring.h: VIRTQ_SIZE_MAX */
+#define MANIFEST_POLL_NS_MAX     1000000000
+#define MANIFEST_POLL_WEIGHT     16 /* by default */
 #define MANIFEST_POLL_WEIGHT_MAX 1000
-#define MANIFEST_MEMORY_MIN     (16 * MIB)
-#define MANIFEST_MEMORY_MAX     (1024 * GIB)
-#define MANIFEST_TYPO_MAX       2u
+#define MANIFEST_MEMORY_MIN      (16 * MIB)
+#define MANIFEST_MEMORY_MAX      (1024 * GIB)
+#define MANIFEST_TYPO_MAX        2u
 
 /* Decimal digits at *p, which moves behind them. False: none, or more than 64 bits. Any core. */
 bool manifest_parse_number(const char **p, const char *end, uint64_t *out);

@@ -229,16 +229,11 @@ static bool element_out(struct emul *e)
 static bool element_do(struct emul *e)
 {
 	switch (e->insn.op) {
-	case INSN_MOVS:
-		return element_move(e);
-	case INSN_LODS:
-		return element_load(e);
-	case INSN_STOS:
-		return element_store(e);
-	case INSN_INS:
-		return element_in(e);
-	default:
-		return element_out(e);
+	case INSN_MOVS: return element_move(e);
+	case INSN_LODS: return element_load(e);
+	case INSN_STOS: return element_store(e);
+	case INSN_INS: return element_in(e);
+	default: return element_out(e);
 	}
 }
 
@@ -278,11 +273,9 @@ static int operand_do(struct emul *e)
 {
 	switch (e->insn.op) {
 	case INSN_MOV:
-	case INSN_MOVBE:
-		return e->insn.mem_dst ? do_store(e) : do_load(e);
+	case INSN_MOVBE: return e->insn.mem_dst ? do_store(e) : do_load(e);
 	case INSN_MOVZX:
-	case INSN_MOVSX:
-		return do_load(e);
+	case INSN_MOVSX: return do_load(e);
 	case INSN_ADD:
 	case INSN_OR:
 	case INSN_ADC:
@@ -291,23 +284,18 @@ static int operand_do(struct emul *e)
 	case INSN_SUB:
 	case INSN_XOR:
 	case INSN_CMP:
-	case INSN_TEST:
-		return do_binary(e);
+	case INSN_TEST: return do_binary(e);
 	case INSN_INC:
 	case INSN_DEC:
 	case INSN_NOT:
-	case INSN_NEG:
-		return do_unary(e);
+	case INSN_NEG: return do_unary(e);
 	case INSN_BT:
 	case INSN_BTS:
 	case INSN_BTR:
-	case INSN_BTC:
-		return do_bit(e);
+	case INSN_BTC: return do_bit(e);
 	case INSN_XCHG:
-	case INSN_XADD:
-		return do_exchange(e);
-	case INSN_CMPXCHG:
-		return do_cmpxchg(e);
+	case INSN_XADD: return do_exchange(e);
+	case INSN_CMPXCHG: return do_cmpxchg(e);
 	}
 	return -1;
 }

@@ -29,34 +29,34 @@ struct msr_entry {
  * and its like are not among them: a guest that finds them believes its mitigations took hold.
  */
 static const struct msr_entry entries[] = {
-	{0x17, 0x17, ON_INTEL, MSR_RDONLY, 0},               /* PLATFORM_ID */
-	{0x2a, 0x2a, ON_INTEL, MSR_CONST, 0},                /* EBL_CR_POWERON */
-	{0x34, 0x34, ON_INTEL, MSR_RDONLY, 0},               /* SMI_COUNT */
-	{0x3a, 0x3a, ON_INTEL, MSR_RDONLY, 1},               /* FEATURE_CONTROL: locked, no VMX */
-	{0x79, 0x79, ON_INTEL, MSR_WRONLY, 0},               /* BIOS_UPDT_TRIG */
-	{0x8b, 0x8b, ON_INTEL, MSR_CONST, 0x100000000},      /* BIOS_SIGN_ID */
-	{0x8b, 0x8b, ON_AMD, MSR_CONST, 0x01000065},         /* PATCH_LEVEL */
-	{0xc1, 0xc2, ON_INTEL, MSR_CONST, 0},                /* PERFCTR0, 1: CPUID shows no PMU */
-	{0xfe, 0xfe, ON_ALL, MSR_RDONLY, MTRR_CAP},          /* MTRRCAP */
-	{0x140, 0x140, ON_INTEL, MSR_FIXED, 0},              /* MISC_FEATURES_ENABLES */
-	{0x179, 0x179, ON_ALL, MSR_RDONLY, 0},               /* MCG_CAP: no banks, no MCG_CTL */
-	{0x186, 0x187, ON_INTEL, MSR_CONST, 0},              /* EVNTSEL0, 1 */
-	{0x198, 0x198, ON_INTEL, MSR_RDONLY, 0},             /* PERF_STATUS */
-	{0x199, 0x199, ON_INTEL, MSR_CONST, 0},              /* PERF_CTL */
-	{0x1db, 0x1de, ON_ALL, MSR_CONST, 0},                /* last branch and exception */
-	{0xc0010000, 0xc0010007, ON_AMD, MSR_CONST, 0},      /* K7 performance counters */
-	{0xc0010010, 0xc0010010, ON_AMD, MSR_CONST, 0},      /* SYSCFG */
-	{0xc0010015, 0xc0010015, ON_AMD, MSR_CONST, BIT(24)}, /* HWCR: TSC counts at P0 */
-	{0xc001001a, 0xc001001a, ON_AMD, MSR_CONST, 0},      /* TOP_MEM */
-	{0xc001001d, 0xc001001d, ON_AMD, MSR_CONST, 0},      /* TOP_MEM2 */
-	{0xc001001f, 0xc001001f, ON_AMD, MSR_CONST, 0},      /* NB_CFG */
-	{0xc0010055, 0xc0010055, ON_AMD, MSR_CONST, 0},      /* INT_PENDING */
-	{0xc0010058, 0xc0010058, ON_AMD, MSR_CONST, 0},      /* MMIO_CONF_BASE: none */
-	{0xc0010140, 0xc0010141, ON_AMD, MSR_CONST, 0},      /* OSVW: no workarounds listed */
-	{0xc0010200, 0xc001020b, ON_AMD, MSR_CONST, 0},      /* core performance counters */
-	{0xc0011022, 0xc0011022, ON_AMD, MSR_CONST, 0},      /* DC_CFG */
-	{0xc0011029, 0xc0011029, ON_AMD, MSR_CONST, BIT(1)}, /* DE_CFG: LFENCE serialises */
-	{0xc001102a, 0xc001102a, ON_AMD, MSR_CONST, 0},      /* BU_CFG2 */
+        {0x17, 0x17, ON_INTEL, MSR_RDONLY, 0},                /* PLATFORM_ID */
+        {0x2a, 0x2a, ON_INTEL, MSR_CONST, 0},                 /* EBL_CR_POWERON */
+        {0x34, 0x34, ON_INTEL, MSR_RDONLY, 0},                /* SMI_COUNT */
+        {0x3a, 0x3a, ON_INTEL, MSR_RDONLY, 1},                /* FEATURE_CONTROL: locked, no VMX */
+        {0x79, 0x79, ON_INTEL, MSR_WRONLY, 0},                /* BIOS_UPDT_TRIG */
+        {0x8b, 0x8b, ON_INTEL, MSR_CONST, 0x100000000},       /* BIOS_SIGN_ID */
+        {0x8b, 0x8b, ON_AMD, MSR_CONST, 0x01000065},          /* PATCH_LEVEL */
+        {0xc1, 0xc2, ON_INTEL, MSR_CONST, 0},                 /* PERFCTR0, 1: CPUID shows no PMU */
+        {0xfe, 0xfe, ON_ALL, MSR_RDONLY, MTRR_CAP},           /* MTRRCAP */
+        {0x140, 0x140, ON_INTEL, MSR_FIXED, 0},               /* MISC_FEATURES_ENABLES */
+        {0x179, 0x179, ON_ALL, MSR_RDONLY, 0},                /* MCG_CAP: no banks, no MCG_CTL */
+        {0x186, 0x187, ON_INTEL, MSR_CONST, 0},               /* EVNTSEL0, 1 */
+        {0x198, 0x198, ON_INTEL, MSR_RDONLY, 0},              /* PERF_STATUS */
+        {0x199, 0x199, ON_INTEL, MSR_CONST, 0},               /* PERF_CTL */
+        {0x1db, 0x1de, ON_ALL, MSR_CONST, 0},                 /* last branch and exception */
+        {0xc0010000, 0xc0010007, ON_AMD, MSR_CONST, 0},       /* K7 performance counters */
+        {0xc0010010, 0xc0010010, ON_AMD, MSR_CONST, 0},       /* SYSCFG */
+        {0xc0010015, 0xc0010015, ON_AMD, MSR_CONST, BIT(24)}, /* HWCR: TSC counts at P0 */
+        {0xc001001a, 0xc001001a, ON_AMD, MSR_CONST, 0},       /* TOP_MEM */
+        {0xc001001d, 0xc001001d, ON_AMD, MSR_CONST, 0},       /* TOP_MEM2 */
+        {0xc001001f, 0xc001001f, ON_AMD, MSR_CONST, 0},       /* NB_CFG */
+        {0xc0010055, 0xc0010055, ON_AMD, MSR_CONST, 0},       /* INT_PENDING */
+        {0xc0010058, 0xc0010058, ON_AMD, MSR_CONST, 0},       /* MMIO_CONF_BASE: none */
+        {0xc0010140, 0xc0010141, ON_AMD, MSR_CONST, 0},       /* OSVW: no workarounds listed */
+        {0xc0010200, 0xc001020b, ON_AMD, MSR_CONST, 0},       /* core performance counters */
+        {0xc0011022, 0xc0011022, ON_AMD, MSR_CONST, 0},       /* DC_CFG */
+        {0xc0011029, 0xc0011029, ON_AMD, MSR_CONST, BIT(1)},  /* DE_CFG: LFENCE serialises */
+        {0xc001102a, 0xc001102a, ON_AMD, MSR_CONST, 0},       /* BU_CFG2 */
 };
 
 enum {
@@ -87,10 +87,10 @@ enum {
 };
 
 /* Not in the enumeration: their values do not fit an int. */
-#define MSR_EFER     0xc0000080u
-#define MSR_FS_BASE  0xc0000100u
-#define MSR_GS_BASE  0xc0000101u
-#define MSR_TSC_AUX  0xc0000103u
+#define MSR_EFER    0xc0000080u
+#define MSR_FS_BASE 0xc0000100u
+#define MSR_GS_BASE 0xc0000101u
+#define MSR_TSC_AUX 0xc0000103u
 
 #define UNKNOWN_LOG_MAX 8u
 
@@ -170,22 +170,14 @@ static bool mtrr_value_is_valid(uint32_t index, uint64_t value)
 static uint64_t *state_field(struct hvm_state *state, uint32_t index)
 {
 	switch (index) {
-	case MSR_EFER:
-		return &state->efer;
-	case MSR_PAT:
-		return &state->pat;
-	case MSR_SYSENTER_CS:
-		return &state->sysenter_cs;
-	case MSR_SYSENTER_ESP:
-		return &state->sysenter_esp;
-	case MSR_SYSENTER_EIP:
-		return &state->sysenter_eip;
-	case MSR_FS_BASE:
-		return &state->seg[HVM_FS].base;
-	case MSR_GS_BASE:
-		return &state->seg[HVM_GS].base;
-	default:
-		return NULL;
+	case MSR_EFER: return &state->efer;
+	case MSR_PAT: return &state->pat;
+	case MSR_SYSENTER_CS: return &state->sysenter_cs;
+	case MSR_SYSENTER_ESP: return &state->sysenter_esp;
+	case MSR_SYSENTER_EIP: return &state->sysenter_eip;
+	case MSR_FS_BASE: return &state->seg[HVM_FS].base;
+	case MSR_GS_BASE: return &state->seg[HVM_GS].base;
+	default: return NULL;
 	}
 }
 
@@ -350,30 +342,16 @@ int msr_read(struct vcpu *v, uint32_t index, uint64_t *value)
 	switch (index) {
 	case MSR_APIC_BASE:
 	case MSR_TSC_DEADLINE:
-	case MSR_X2APIC ... MSR_X2APIC_LAST:
-		err = vlapic_msr_read(&v->lapic, index, &read);
-		break;
-	case MSR_TSC:
-		read = plat_tsc() + v->hv.tsc_offset;
-		break;
+	case MSR_X2APIC ... MSR_X2APIC_LAST: err = vlapic_msr_read(&v->lapic, index, &read); break;
+	case MSR_TSC: read = plat_tsc() + v->hv.tsc_offset; break;
 	case MSR_KVM_WALL:
-	case MSR_KVM_WALL_OLD:
-		read = v->msr.wall_clock;
-		break;
+	case MSR_KVM_WALL_OLD: read = v->msr.wall_clock; break;
 	case MSR_KVM_TIME:
-	case MSR_KVM_TIME_OLD:
-		read = v->kvmclock_msr;
-		break;
-	case MSR_KVM_PV_EOI:
-		read = v->lapic.pv_eoi_msr;
-		break;
-	case MSR_MCG_STATUS:
-		read = v->msr.mcg_status;
-		break;
-	case MSR_DEBUGCTL:
-		break;
-	default:
-		err = other_read(v, index, &read);
+	case MSR_KVM_TIME_OLD: read = v->kvmclock_msr; break;
+	case MSR_KVM_PV_EOI: read = v->lapic.pv_eoi_msr; break;
+	case MSR_MCG_STATUS: read = v->msr.mcg_status; break;
+	case MSR_DEBUGCTL: break;
+	default: err = other_read(v, index, &read);
 	}
 	if (err == 0)
 		*value = read;
@@ -398,9 +376,7 @@ static int kvm_write(struct vcpu *v, uint32_t index, uint64_t value)
 		err = pvclock_system_time_set(&v->vm->clock, &v->vm->mem, value);
 		kept = &v->kvmclock_msr;
 		break;
-	default:
-		err = vlapic_pv_eoi_write(&v->lapic, value);
-		kept = &v->lapic.pv_eoi_msr;
+	default: err = vlapic_pv_eoi_write(&v->lapic, value); kept = &v->lapic.pv_eoi_msr;
 	}
 	if (err)
 		return -EINVAL;
@@ -444,8 +420,7 @@ int msr_write(struct vcpu *v, uint32_t index, uint64_t value)
 	switch (index) {
 	case MSR_APIC_BASE:
 	case MSR_TSC_DEADLINE:
-	case MSR_X2APIC ... MSR_X2APIC_LAST:
-		return vlapic_msr_write(&v->lapic, index, value);
+	case MSR_X2APIC ... MSR_X2APIC_LAST: return vlapic_msr_write(&v->lapic, index, value);
 	case MSR_TSC:
 		/* Dropped: the guest's counters agree with each other and with its clock page,
 		 * and moving one could only break that. TSC_ADJUST is hidden. */
@@ -454,16 +429,13 @@ int msr_write(struct vcpu *v, uint32_t index, uint64_t value)
 	case MSR_KVM_WALL_OLD:
 	case MSR_KVM_TIME:
 	case MSR_KVM_TIME_OLD:
-	case MSR_KVM_PV_EOI:
-		return kvm_write(v, index, value);
+	case MSR_KVM_PV_EOI: return kvm_write(v, index, value);
 	case MSR_MCG_STATUS:
 		if (value & ~7ull)
 			return -EINVAL;
 		v->msr.mcg_status = value;
 		return 0;
-	case MSR_DEBUGCTL:
-		return value & ~DEBUGCTL_IGNORED ? -EINVAL : 0;
-	default:
-		return other_write(v, index, value);
+	case MSR_DEBUGCTL: return value & ~DEBUGCTL_IGNORED ? -EINVAL : 0;
+	default: return other_write(v, index, value);
 	}
 }

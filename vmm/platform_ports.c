@@ -41,13 +41,11 @@ static uint8_t read8(struct vm *vm, uint16_t port)
 	case PORT_SYSTEM_B:
 		return SYSTEM_B_TIMER2 |
 		       (plat_tsc() >> REFRESH_TSC_SHIFT & 1 ? SYSTEM_B_REFRESH : 0);
-	case PORT_SYSTEM_A:
-		return SYSTEM_A_A20;
+	case PORT_SYSTEM_A: return SYSTEM_A_A20;
 	case PORT_KBD_COMMAND: /* never busy: those who wait before a reset go on at once */
 	case PORTS_RESET:
 	case PORTS_SLEEP_CONTROL:
-	case PORTS_SLEEP_STATUS:
-		return 0;
+	case PORTS_SLEEP_STATUS: return 0;
 	}
 	return 0xff;
 }

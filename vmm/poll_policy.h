@@ -41,7 +41,8 @@ enum poll_policy_way {
 };
 
 struct poll_policy_cfg {
-	uint64_t wake_ticks; /* guess at the time from kick or interrupt to first pass, until known */
+	uint64_t
+	        wake_ticks; /* guess at the time from kick or interrupt to first pass, until known */
 	uint64_t exit_ticks; /* what a kick costs the vCPU that sends it */
 	uint32_t weight_x16; /* worth of a tick of latency in ticks of polling, in sixteenths */
 	bool wake_given;     /* wake_ticks is exact: do not learn */

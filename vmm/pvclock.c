@@ -71,9 +71,9 @@ static int page_write(const struct gmem *mem, gpa_t gpa, void *page, size_t len_
 int pvclock_system_time_set(const struct pvclock_base *base, const struct gmem *mem, uint64_t value)
 {
 	struct time_page page = {
-		.tsc_to_system_mul = base->tsc_to_system_mul,
-		.tsc_shift = base->tsc_shift,
-		.flags = FLAG_TSC_STABLE,
+	        .tsc_to_system_mul = base->tsc_to_system_mul,
+	        .tsc_shift = base->tsc_shift,
+	        .flags = FLAG_TSC_STABLE,
 	};
 
 	if (!(value & 1))
@@ -84,8 +84,8 @@ int pvclock_system_time_set(const struct pvclock_base *base, const struct gmem *
 int pvclock_wall_clock_set(const struct pvclock_base *base, const struct gmem *mem, uint64_t value)
 {
 	struct wall_page page = {
-		.sec = (uint32_t)(base->wall_unix_ns / NS_PER_S),
-		.nsec = (uint32_t)(base->wall_unix_ns % NS_PER_S),
+	        .sec = (uint32_t)(base->wall_unix_ns / NS_PER_S),
+	        .nsec = (uint32_t)(base->wall_unix_ns % NS_PER_S),
 	};
 
 	return page_write(mem, value, &page, sizeof(page));

@@ -19,7 +19,8 @@ void pvclock_init(struct pvclock_base *base, uint64_t tsc_hz, uint64_t wall_unix
 
 /* MSR_KVM_SYSTEM_TIME(_NEW): publishes the time page of one vCPU (bit 0 of value enables). The
  * parameters never change, so once is enough. -EFAULT: not guest memory. */
-int pvclock_system_time_set(const struct pvclock_base *base, const struct gmem *mem, uint64_t value);
+int pvclock_system_time_set(const struct pvclock_base *base, const struct gmem *mem,
+                            uint64_t value);
 
 /* MSR_KVM_WALL_CLOCK(_NEW). -EFAULT. */
 int pvclock_wall_clock_set(const struct pvclock_base *base, const struct gmem *mem, uint64_t value);

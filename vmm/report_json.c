@@ -238,11 +238,12 @@ static void json_loop(struct json *json, const struct ioloop *loop)
 		doorbells += loop->dev[i]->doorbells;
 	json_add(json,
 	         "\"ioloop\":{\"core\":%u,\"passes\":%llu,\"empty_passes\":%llu,\"sleeps\":%llu,"
-	         "\"wakes\":%llu,\"kick_wakes\":%llu,\"sleep_ns\":%llu,\"last_look_hits\":%llu,\"promotions\":%llu,"
+	         "\"wakes\":%llu,\"kick_wakes\":%llu,\"sleep_ns\":%llu,\"last_look_hits\":%llu,"
+	         "\"promotions\":%llu,"
 	         "\"demotions\":%llu,\"commits\":%llu,\"doorbells\":%llu",
 	         loop->core, U(c->passes), U(c->empty_passes), U(c->sleeps), U(c->wakes),
-	         U(c->kick_wakes), NS(c->sleep_tsc), U(c->last_look_hits), U(c->promotions), U(c->demotions),
-	         U(c->commits), U(doorbells));
+	         U(c->kick_wakes), NS(c->sleep_tsc), U(c->last_look_hits), U(c->promotions),
+	         U(c->demotions), U(c->commits), U(doorbells));
 	json_loop_queues(json, loop);
 	json_add(json, "},\"devices\":[");
 	for (unsigned i = 0; i < loop->dev_count; i++) {
@@ -269,10 +270,12 @@ static void json_phase_loop(struct json *json, struct vm *vm, unsigned phase)
 	json_add(
 	        json,
 	        ",\"ioloop\":{\"passes\":%llu,\"empty_passes\":%llu,\"sleeps\":%llu,\"wakes\":%llu,"
-	        "\"kick_wakes\":%llu,\"sleep_ns\":%llu,\"last_look_hits\":%llu,\"promotions\":%llu,\"demotions\":%llu,"
+	        "\"kick_wakes\":%llu,\"sleep_ns\":%llu,\"last_look_hits\":%llu,\"promotions\":%llu,"
+	        "\"demotions\":%llu,"
 	        "\"commits\":%llu,\"doorbells\":%llu}",
 	        U(c.passes), U(c.empty_passes), U(c.sleeps), U(c.wakes), U(c.kick_wakes),
-	        NS(c.sleep_tsc), U(c.last_look_hits), U(c.promotions), U(c.demotions), U(c.commits), U(doorbells));
+	        NS(c.sleep_tsc), U(c.last_look_hits), U(c.promotions), U(c.demotions), U(c.commits),
+	        U(doorbells));
 }
 
 static void json_phase(struct json *json, struct vm *vm, unsigned phase)

@@ -133,7 +133,8 @@ static void exit_mem(struct vcpu *v)
 		mmio_emulate(v, exit->u.mem.gpa, exit->u.mem.write);
 		return;
 	}
-	plat_log("guest %s: vcpu %u: an exception or interrupt cannot be delivered at rip 0x%llx: its "
+	plat_log("guest %s: vcpu %u: an exception or interrupt cannot be delivered at rip 0x%llx: "
+	         "its "
 	         "table or stack at 0x%llx is no memory",
 	         v->vm->name, v->index, (unsigned long long)v->hv.rip,
 	         (unsigned long long)exit->u.mem.gpa);
@@ -273,7 +274,8 @@ static void exit_fatal(struct vcpu *v, enum vm_end reason)
 	         (unsigned long long)v->hv.rip);
 	if (exit->reason != HVM_EXIT_TRIPLE_FAULT)
 		plat_log("guest %s: exit code 0x%llx, info 0x%llx 0x%llx", v->vm->name,
-		         (unsigned long long)exit->u.raw.code, (unsigned long long)exit->u.raw.info1,
+		         (unsigned long long)exit->u.raw.code,
+		         (unsigned long long)exit->u.raw.info1,
 		         (unsigned long long)exit->u.raw.info2);
 	hvm->dump(&v->hv);
 	vm_end(v->vm, reason);
@@ -283,58 +285,30 @@ static void exit_fatal(struct vcpu *v, enum vm_end reason)
 static struct tally *exit_dispatch(struct vcpu *v)
 {
 	switch (v->hv.exit.reason) {
-	case HVM_EXIT_KICK:
-		return exit_kick(v);
+	case HVM_EXIT_KICK: return exit_kick(v);
 	case HVM_EXIT_NONE:
 	case HVM_EXIT_INTR:
 	case HVM_EXIT_TIMER:
 	case HVM_EXIT_IRQ_WINDOW:
 	case HVM_EXIT_NMI:
 	case HVM_EXIT_CR:
-	case HVM_EXIT_INIT:
-		break;
+	case HVM_EXIT_INIT: break;
 	case HVM_EXIT_PAUSE:
-	case HVM_EXIT_WBINVD:
-		vcpu_skip(v);
-		break;
-	case HVM_EXIT_HLT:
-		exit_hlt(v);
-		break;
-	case HVM_EXIT_RDMSR:
-		exit_rdmsr(v);
-		break;
-	case HVM_EXIT_WRMSR:
-		exit_wrmsr(v);
-		break;
-	case HVM_EXIT_PIO:
-		pio_emulate(v);
-		break;
-	case HVM_EXIT_MEM:
-		exit_mem(v);
-		break;
-	case HVM_EXIT_CPUID:
-		exit_cpuid(v);
-		break;
-	case HVM_EXIT_CR8:
-		exit_cr8(v);
-		break;
-	case HVM_EXIT_HYPERCALL:
-		exit_hypercall(v);
-		break;
-	case HVM_EXIT_XSETBV:
-		exit_xsetbv(v);
-		break;
-	case HVM_EXIT_UD:
-		hvm->inject(&v->hv, VECTOR_UD, -1);
-		break;
-	case HVM_EXIT_TRIPLE_FAULT:
-		exit_fatal(v, VM_TRIPLE_FAULT);
-		break;
+	case HVM_EXIT_WBINVD: vcpu_skip(v); break;
+	case HVM_EXIT_HLT: exit_hlt(v); break;
+	case HVM_EXIT_RDMSR: exit_rdmsr(v); break;
+	case HVM_EXIT_WRMSR: exit_wrmsr(v); break;
+	case HVM_EXIT_PIO: pio_emulate(v); break;
+	case HVM_EXIT_MEM: exit_mem(v); break;
+	case HVM_EXIT_CPUID: exit_cpuid(v); break;
+	case HVM_EXIT_CR8: exit_cr8(v); break;
+	case HVM_EXIT_HYPERCALL: exit_hypercall(v); break;
+	case HVM_EXIT_XSETBV: exit_xsetbv(v); break;
+	case HVM_EXIT_UD: hvm->inject(&v->hv, VECTOR_UD, -1); break;
+	case HVM_EXIT_TRIPLE_FAULT: exit_fatal(v, VM_TRIPLE_FAULT); break;
 	case HVM_EXIT_BAD_STATE:
 	case HVM_EXIT_OTHER:
-	case HVM_EXIT_COUNT:
-		exit_fatal(v, VM_ERROR);
-		break;
+	case HVM_EXIT_COUNT: exit_fatal(v, VM_ERROR); break;
 	}
 	return &v->stats->reason[v->hv.exit.reason];
 }
@@ -396,7 +370,8 @@ static bool has_news(struct vcpu *v)
 static void vcpu_sleep(struct vcpu *v)
 {
 	uint64_t before_tsc = plat_tsc();
-	uint64_t deadline_tsc = v->run_state == VCPU_HALTED ? vlapic_deadline(&v->lapic) : UINT64_MAX;
+	uint64_t deadline_tsc =
+	        v->run_state == VCPU_HALTED ? vlapic_deadline(&v->lapic) : UINT64_MAX;
 
 	console_flush(v->vm);
 	atomic_store(&v->mode, VCPU_SLEEPING);

@@ -49,10 +49,10 @@ static int pin_send(struct vioapic *apic, unsigned pin)
 {
 	uint64_t rte = apic->redirection[pin];
 	struct irq_msg msg = {
-		.dest = (uint32_t)(rte >> 56),
-		.logical = rte & RTE_LOGICAL,
-		.mode = rte >> 8 & 7,
-		.vector = (uint8_t)rte,
+	        .dest = (uint32_t)(rte >> 56),
+	        .logical = rte & RTE_LOGICAL,
+	        .mode = rte >> 8 & 7,
+	        .vector = (uint8_t)rte,
 	};
 
 	return irq_send(apic->vm, &msg);
@@ -101,7 +101,8 @@ void vioapic_eoi(struct vioapic *apic, uint8_t vector)
 bool vioapic_wants_eoi(struct vioapic *apic, uint8_t vector)
 {
 	return atomic_load_explicit(&apic->level_vectors[vector >> 6], memory_order_acquire) >>
-	               (vector & 63) & 1;
+	               (vector & 63) &
+	       1;
 }
 
 /* --- registers -------------------------------------------------------------------------------- */
@@ -125,10 +126,8 @@ static uint32_t reg_read(struct vioapic *apic)
 
 	switch (apic->select) {
 	case REG_ID:
-	case REG_ARBITRATION:
-		return apic->id;
-	case REG_VERSION:
-		return VERSION;
+	case REG_ARBITRATION: return apic->id;
+	case REG_VERSION: return VERSION;
 	default:
 		if (pin >= VIOAPIC_PINS)
 			return UINT32_MAX;
@@ -139,12 +138,9 @@ static uint32_t reg_read(struct vioapic *apic)
 uint32_t vioapic_mmio_read(struct vioapic *apic, uint32_t offset)
 {
 	switch (offset) {
-	case WINDOW_SELECT:
-		return apic->select;
-	case WINDOW_DATA:
-		return reg_read(apic);
-	default:
-		return 0;
+	case WINDOW_SELECT: return apic->select;
+	case WINDOW_DATA: return reg_read(apic);
+	default: return 0;
 	}
 }
 
@@ -153,17 +149,13 @@ void vioapic_mmio_write(struct vioapic *apic, uint32_t offset, uint32_t value)
 	uint32_t pin = (apic->select - REG_REDIRECTION) >> 1;
 
 	switch (offset) {
-	case WINDOW_SELECT:
-		apic->select = value & 0xff;
-		break;
+	case WINDOW_SELECT: apic->select = value & 0xff; break;
 	case WINDOW_DATA:
 		if (apic->select == REG_ID)
 			apic->id = value & 0x0f000000;
 		else if (pin < VIOAPIC_PINS)
 			rte_write(apic, pin, apic->select & 1, value);
 		break;
-	case WINDOW_EOI:
-		vioapic_eoi(apic, (uint8_t)value);
-		break;
+	case WINDOW_EOI: vioapic_eoi(apic, (uint8_t)value); break;
 	}
 }

@@ -15,7 +15,7 @@ struct vioapic {
 	struct vm *vm;
 	uint32_t select, id;
 	uint64_t redirection[VIOAPIC_PINS];
-	uint32_t level;   /* pins asserted now */
+	uint32_t level; /* pins asserted now */
 	/* Vectors of unmasked level pins, so that an EOI need not ask. Read without the lock. */
 	atomic_uint_least64_t level_vectors[4];
 };

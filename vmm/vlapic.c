@@ -269,10 +269,10 @@ void vlapic_icr_send(struct vlapic *apic, uint64_t icr)
 	struct vm *vm = apic->vcpu->vm;
 	bool x2apic = vlapic_is_x2apic(apic);
 	struct irq_msg msg = {
-		.dest = (uint32_t)(x2apic ? icr >> 32 : icr >> 56),
-		.logical = icr & ICR_LOGICAL,
-		.mode = icr >> 8 & 7,
-		.vector = (uint8_t)icr,
+	        .dest = (uint32_t)(x2apic ? icr >> 32 : icr >> 56),
+	        .logical = icr & ICR_LOGICAL,
+	        .mode = icr >> 8 & 7,
+	        .vector = (uint8_t)icr,
 	};
 
 	if ((msg.mode == IRQ_FIXED || msg.mode == IRQ_LOWEST) && msg.vector < 16) {
@@ -289,15 +289,9 @@ void vlapic_icr_send(struct vlapic *apic, uint64_t icr)
 			return;
 		irq_send(vm, &msg);
 		break;
-	case ICR_SELF:
-		icr_send_self(apic, &msg);
-		break;
-	case ICR_ALL:
-		irq_broadcast(vm, &msg, NULL);
-		break;
-	case ICR_OTHERS:
-		irq_broadcast(vm, &msg, apic->vcpu);
-		break;
+	case ICR_SELF: icr_send_self(apic, &msg); break;
+	case ICR_ALL: irq_broadcast(vm, &msg, NULL); break;
+	case ICR_OTHERS: irq_broadcast(vm, &msg, apic->vcpu); break;
 	}
 }
 

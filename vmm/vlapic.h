@@ -21,17 +21,22 @@ struct vcpu;
 
 /* In the order of their registers, 0x320 to 0x370. */
 enum vlapic_lvt {
-	VLAPIC_LVT_TIMER, VLAPIC_LVT_THERMAL, VLAPIC_LVT_PERF,
-	VLAPIC_LVT_LINT0, VLAPIC_LVT_LINT1, VLAPIC_LVT_ERROR, VLAPIC_LVT_COUNT,
+	VLAPIC_LVT_TIMER,
+	VLAPIC_LVT_THERMAL,
+	VLAPIC_LVT_PERF,
+	VLAPIC_LVT_LINT0,
+	VLAPIC_LVT_LINT1,
+	VLAPIC_LVT_ERROR,
+	VLAPIC_LVT_COUNT,
 };
 
 struct vlapic {
 	struct vcpu *vcpu;
 	uint64_t irr[4], isr[4], tmr[4];
-	uint64_t timer_deadline_tsc; /* host TSC of the next expiry, 0: none */
+	uint64_t timer_deadline_tsc;        /* host TSC of the next expiry, 0: none */
 	atomic_uint_least32_t *pv_eoi_word; /* KVM-compatible, in guest memory; NULL: off */
-	uint64_t pv_eoi_msr;         /* as the guest wrote it; msr.c's */
-	bool pv_eoi_set;             /* we set its bit and have not looked since */
+	uint64_t pv_eoi_msr;                /* as the guest wrote it; msr.c's */
+	bool pv_eoi_set;                    /* we set its bit and have not looked since */
 	uint8_t tpr;
 	uint32_t id;
 	uint64_t base_msr;
@@ -39,10 +44,10 @@ struct vlapic {
 	uint64_t icr;
 	uint32_t lvt[VLAPIC_LVT_COUNT];
 	uint32_t timer_initial, timer_divide;
-	uint64_t timer_period_tsc;   /* whole cycles, */
-	uint32_t timer_period_frac;  /* and 2^-32 ones: a long run of periods must not drift */
-	uint32_t timer_frac;         /* of the next expiry */
-	uint64_t guest_deadline;     /* MSR_IA32_TSC_DEADLINE as written */
+	uint64_t timer_period_tsc;  /* whole cycles, */
+	uint32_t timer_period_frac; /* and 2^-32 ones: a long run of periods must not drift */
+	uint32_t timer_frac;        /* of the next expiry */
+	uint64_t guest_deadline;    /* MSR_IA32_TSC_DEADLINE as written */
 	uint64_t tsc_offset;
 	uint64_t ns_to_tsc, tsc_to_ns; /* scale.h ratios */
 

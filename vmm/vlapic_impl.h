@@ -11,8 +11,8 @@
 #define VLAPIC_BASE_X2APIC BIT(10)
 #define VLAPIC_BASE_ENABLE BIT(11)
 
-#define VLAPIC_SVR_ENABLE  BIT(8)
-#define VLAPIC_LVT_MASKED  BIT(16)
+#define VLAPIC_SVR_ENABLE BIT(8)
+#define VLAPIC_LVT_MASKED BIT(16)
 
 /* Error status register (SDM 3A 10.5.3). */
 #define VLAPIC_ESR_SEND_VECTOR 0x20u

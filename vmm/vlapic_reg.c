@@ -2,7 +2,6 @@
  * x2APIC MSRs (0x800 + number). SDM 3A tables 10-1 and 10-6. */
 #include "vmm/vlapic_impl.h"
 
-
 #define MSR_APIC_BASE    0x1bu
 #define MSR_TSC_DEADLINE 0x6e0u
 #define MSR_X2APIC       0x800u
@@ -36,18 +35,18 @@ enum reg {
 };
 
 #define SVR_WRITABLE 0x3ffu
-#define ICR_WRITABLE 0xccfffull              /* low half; bit 12 is delivery status, always idle */
-#define ICR_RESERVED 0xfff32000ull           /* x2APIC: #GP */
+#define ICR_WRITABLE 0xccfffull    /* low half; bit 12 is delivery status, always idle */
+#define ICR_RESERVED 0xfff32000ull /* x2APIC: #GP */
 #define ICR_STATUS   BIT(12)
 
 /* Bits a guest may set, then those it may write to no effect (delivery status, remote IRR). */
 static const uint32_t lvt_writable[VLAPIC_LVT_COUNT] = {
-	[VLAPIC_LVT_TIMER] = 0x700ff, [VLAPIC_LVT_THERMAL] = 0x107ff, [VLAPIC_LVT_PERF] = 0x107ff,
-	[VLAPIC_LVT_LINT0] = 0x1a7ff, [VLAPIC_LVT_LINT1] = 0x1a7ff,   [VLAPIC_LVT_ERROR] = 0x100ff,
+        [VLAPIC_LVT_TIMER] = 0x700ff, [VLAPIC_LVT_THERMAL] = 0x107ff, [VLAPIC_LVT_PERF] = 0x107ff,
+        [VLAPIC_LVT_LINT0] = 0x1a7ff, [VLAPIC_LVT_LINT1] = 0x1a7ff,   [VLAPIC_LVT_ERROR] = 0x100ff,
 };
 static const uint32_t lvt_readonly[VLAPIC_LVT_COUNT] = {
-	[VLAPIC_LVT_TIMER] = 0x1000, [VLAPIC_LVT_THERMAL] = 0x1000, [VLAPIC_LVT_PERF] = 0x1000,
-	[VLAPIC_LVT_LINT0] = 0x5000, [VLAPIC_LVT_LINT1] = 0x5000,   [VLAPIC_LVT_ERROR] = 0x1000,
+        [VLAPIC_LVT_TIMER] = 0x1000, [VLAPIC_LVT_THERMAL] = 0x1000, [VLAPIC_LVT_PERF] = 0x1000,
+        [VLAPIC_LVT_LINT0] = 0x5000, [VLAPIC_LVT_LINT1] = 0x5000,   [VLAPIC_LVT_ERROR] = 0x1000,
 };
 
 static uint32_t set_word(const uint64_t set[4], unsigned word)
@@ -61,44 +60,19 @@ static uint32_t set_word(const uint64_t set[4], unsigned word)
 static bool reg_read(struct vlapic *apic, uint32_t reg, uint32_t *value)
 {
 	switch (reg) {
-	case REG_VERSION:
-		*value = VERSION;
-		return true;
-	case REG_TPR:
-		*value = apic->tpr;
-		return true;
-	case REG_PPR:
-		*value = vlapic_ppr(apic);
-		return true;
-	case REG_SVR:
-		*value = apic->svr;
-		return true;
-	case REG_ISR ... REG_ISR + 7:
-		*value = set_word(apic->isr, reg - REG_ISR);
-		return true;
-	case REG_TMR ... REG_TMR + 7:
-		*value = set_word(apic->tmr, reg - REG_TMR);
-		return true;
-	case REG_IRR ... REG_IRR + 7:
-		*value = set_word(apic->irr, reg - REG_IRR);
-		return true;
-	case REG_ESR:
-		*value = apic->esr;
-		return true;
-	case REG_LVT ... REG_LVT_LAST:
-		*value = apic->lvt[reg - REG_LVT];
-		return true;
-	case REG_TIMER_INITIAL:
-		*value = apic->timer_initial;
-		return true;
-	case REG_TIMER_CURRENT:
-		*value = vlapic_timer_current(apic);
-		return true;
-	case REG_TIMER_DIVIDE:
-		*value = apic->timer_divide;
-		return true;
-	default:
-		return false;
+	case REG_VERSION: *value = VERSION; return true;
+	case REG_TPR: *value = apic->tpr; return true;
+	case REG_PPR: *value = vlapic_ppr(apic); return true;
+	case REG_SVR: *value = apic->svr; return true;
+	case REG_ISR ... REG_ISR + 7: *value = set_word(apic->isr, reg - REG_ISR); return true;
+	case REG_TMR ... REG_TMR + 7: *value = set_word(apic->tmr, reg - REG_TMR); return true;
+	case REG_IRR ... REG_IRR + 7: *value = set_word(apic->irr, reg - REG_IRR); return true;
+	case REG_ESR: *value = apic->esr; return true;
+	case REG_LVT ... REG_LVT_LAST: *value = apic->lvt[reg - REG_LVT]; return true;
+	case REG_TIMER_INITIAL: *value = apic->timer_initial; return true;
+	case REG_TIMER_CURRENT: *value = vlapic_timer_current(apic); return true;
+	case REG_TIMER_DIVIDE: *value = apic->timer_divide; return true;
+	default: return false;
 	}
 }
 
@@ -126,15 +100,9 @@ static void svr_write(struct vlapic *apic, uint32_t value)
 static bool reg_write(struct vlapic *apic, uint32_t reg, uint32_t value)
 {
 	switch (reg) {
-	case REG_TPR:
-		apic->tpr = (uint8_t)value;
-		return true;
-	case REG_EOI:
-		vlapic_eoi(apic);
-		return true;
-	case REG_SVR:
-		svr_write(apic, value);
-		return true;
+	case REG_TPR: apic->tpr = (uint8_t)value; return true;
+	case REG_EOI: vlapic_eoi(apic); return true;
+	case REG_SVR: svr_write(apic, value); return true;
 	case REG_ESR:
 		/* A write latches what happened since the last one. */
 		apic->esr = apic->esr_pending;
@@ -143,14 +111,9 @@ static bool reg_write(struct vlapic *apic, uint32_t reg, uint32_t value)
 	case REG_LVT ... REG_LVT_LAST:
 		lvt_write(apic, (enum vlapic_lvt)(reg - REG_LVT), value);
 		return true;
-	case REG_TIMER_INITIAL:
-		vlapic_timer_initial_write(apic, value);
-		return true;
-	case REG_TIMER_DIVIDE:
-		vlapic_timer_divide_write(apic, value);
-		return true;
-	default:
-		return false;
+	case REG_TIMER_INITIAL: vlapic_timer_initial_write(apic, value); return true;
+	case REG_TIMER_DIVIDE: vlapic_timer_divide_write(apic, value); return true;
+	default: return false;
 	}
 }
 
@@ -170,20 +133,14 @@ uint32_t vlapic_mmio_read(struct vlapic *apic, uint32_t offset)
 	if (offset & 0xf)
 		return 0;
 	switch (reg) {
-	case REG_ID:
-		return apic->id << 24;
-	case REG_LDR:
-		return apic->ldr;
-	case REG_DFR:
-		return apic->dfr;
-	case REG_ICR:
-		return (uint32_t)apic->icr;
-	case REG_ICR_HIGH:
-		return (uint32_t)(apic->icr >> 32);
+	case REG_ID: return apic->id << 24;
+	case REG_LDR: return apic->ldr;
+	case REG_DFR: return apic->dfr;
+	case REG_ICR: return (uint32_t)apic->icr;
+	case REG_ICR_HIGH: return (uint32_t)(apic->icr >> 32);
 	case REG_APR: /* no arbitration any more */
 	case REG_EOI:
-	case REG_RRD:
-		return 0;
+	case REG_RRD: return 0;
 	default:
 		if (reg_read(apic, reg, &value))
 			return value;
@@ -216,8 +173,7 @@ void vlapic_mmio_write(struct vlapic *apic, uint32_t offset, uint32_t value)
 		return;
 	case REG_ID: /* read-only registers */
 	case REG_APR:
-	case REG_RRD:
-		return;
+	case REG_RRD: return;
 	default:
 		if (!reg_write(apic, reg, value) && !reg_read(apic, reg, &ignored))
 			vlapic_error(apic, VLAPIC_ESR_REGISTER);
@@ -231,15 +187,9 @@ static int x2apic_read(struct vlapic *apic, uint32_t reg, uint64_t *value)
 	uint32_t low;
 
 	switch (reg) {
-	case REG_ID:
-		*value = apic->id;
-		return 0;
-	case REG_LDR:
-		*value = vlapic_x2apic_ldr(apic->id);
-		return 0;
-	case REG_ICR:
-		*value = apic->icr;
-		return 0;
+	case REG_ID: *value = apic->id; return 0;
+	case REG_LDR: *value = vlapic_x2apic_ldr(apic->id); return 0;
+	case REG_ICR: *value = apic->icr; return 0;
 	default:
 		if (!reg_read(apic, reg, &low))
 			return -EINVAL;
@@ -253,20 +203,14 @@ static uint64_t x2apic_write_mask(uint32_t reg)
 {
 	switch (reg) {
 	case REG_TPR:
-	case REG_SELF_IPI:
-		return 0xff;
-	case REG_SVR:
-		return SVR_WRITABLE;
-	case REG_ICR:
-		return ~ICR_RESERVED;
+	case REG_SELF_IPI: return 0xff;
+	case REG_SVR: return SVR_WRITABLE;
+	case REG_ICR: return ~ICR_RESERVED;
 	case REG_LVT ... REG_LVT_LAST:
 		return lvt_writable[reg - REG_LVT] | lvt_readonly[reg - REG_LVT];
-	case REG_TIMER_INITIAL:
-		return UINT32_MAX;
-	case REG_TIMER_DIVIDE:
-		return 0xb;
-	default:
-		return 0;
+	case REG_TIMER_INITIAL: return UINT32_MAX;
+	case REG_TIMER_DIVIDE: return 0xb;
+	default: return 0;
 	}
 }
 

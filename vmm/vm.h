@@ -51,19 +51,19 @@ struct vcpu {
 	uint32_t index, apic_id;
 	unsigned core;
 	enum vcpu_run_state run_state;
-	uint64_t kvmclock_msr;       /* MSR_KVM_SYSTEM_TIME_NEW as the guest wrote it */
-	struct msr_state msr;        /* emulated MSRs with storage only */
-	struct exit_stats *stats;    /* of the current phase */
-	uint8_t *stats_first;        /* of the first; the others follow */
-	uint64_t left_tsc;           /* when it last left the guest or woke: accounted up to here */
+	uint64_t kvmclock_msr;    /* MSR_KVM_SYSTEM_TIME_NEW as the guest wrote it */
+	struct msr_state msr;     /* emulated MSRs with storage only */
+	struct exit_stats *stats; /* of the current phase */
+	uint8_t *stats_first;     /* of the first; the others follow */
+	uint64_t left_tsc;        /* when it last left the guest or woke: accounted up to here */
 
 	/* Any core. */
 	CACHE_ALIGN atomic_uint_least64_t posted[4]; /* vectors posted, not yet in IRR */
 	atomic_uint posted_any;
 	atomic_uint events;
-	atomic_uint mode;            /* enum vcpu_mode */
-	atomic_uint wake;            /* non-zero ends plat_wait */
-	atomic_uint phase;           /* the phase it counts in; written by its own core */
+	atomic_uint mode;  /* enum vcpu_mode */
+	atomic_uint wake;  /* non-zero ends plat_wait */
+	atomic_uint phase; /* the phase it counts in; written by its own core */
 };
 
 enum vm_end { VM_ALIVE, VM_POWER_OFF, VM_RESET, VM_TRIPLE_FAULT, VM_ERROR };
@@ -103,10 +103,10 @@ struct vm {
 	struct vblk *disk[MANIFEST_DISK_MAX];
 	struct phases phases;
 
-	atomic_uint end;             /* enum vm_end; the first to leave VM_ALIVE wins */
+	atomic_uint end; /* enum vm_end; the first to leave VM_ALIVE wins */
 	atomic_uint vcpus_running;
-	atomic_uint unknown_msrs;    /* accesses to MSRs nobody knows, counted by msr.c */
-	atomic_uint emul_logs;       /* lines that emul.c wrote */
+	atomic_uint unknown_msrs; /* accesses to MSRs nobody knows, counted by msr.c */
+	atomic_uint emul_logs;    /* lines that emul.c wrote */
 };
 
 /* The back end, chosen once by main before any guest exists. */

@@ -20,7 +20,8 @@ struct vpci_dev;
 
 struct vpci_dev_ops {
 	/* Offset within BAR, naturally aligned, width 1, 2, 4 or 8; never crosses the BAR's end. */
-	uint64_t (*bar_read)(struct vpci_dev *dev, unsigned bar, uint64_t offset, unsigned width_bytes);
+	uint64_t (*bar_read)(struct vpci_dev *dev, unsigned bar, uint64_t offset,
+	                     unsigned width_bytes);
 	void (*bar_write)(struct vpci_dev *dev, unsigned bar, uint64_t offset, unsigned width_bytes,
 	                  uint64_t value);
 	/* After the guest changed configuration bytes [offset, offset + width). May be NULL. */

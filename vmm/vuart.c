@@ -212,22 +212,14 @@ static uint8_t reg_read(struct vuart *uart, unsigned reg)
 	bool dlab = uart->lcr & LCR_DLAB;
 
 	switch (reg) {
-	case REG_DATA:
-		return dlab ? uart->dll : rx_pop(uart);
-	case REG_IER:
-		return dlab ? uart->dlm : uart->ier;
-	case REG_IIR_FCR:
-		return iir_read(uart);
-	case REG_LCR:
-		return uart->lcr;
-	case REG_MCR:
-		return uart->mcr;
-	case REG_LSR:
-		return lsr_read(uart);
-	case REG_MSR:
-		return msr_read_clear(uart);
-	default:
-		return uart->scr;
+	case REG_DATA: return dlab ? uart->dll : rx_pop(uart);
+	case REG_IER: return dlab ? uart->dlm : uart->ier;
+	case REG_IIR_FCR: return iir_read(uart);
+	case REG_LCR: return uart->lcr;
+	case REG_MCR: return uart->mcr;
+	case REG_LSR: return lsr_read(uart);
+	case REG_MSR: return msr_read_clear(uart);
+	default: return uart->scr;
 	}
 }
 
@@ -256,18 +248,10 @@ void vuart_write(struct vuart *uart, uint16_t port, uint8_t value)
 		else
 			ier_write(uart, value);
 		break;
-	case REG_IIR_FCR:
-		fcr_write(uart, value);
-		break;
-	case REG_LCR:
-		uart->lcr = value;
-		break;
-	case REG_MCR:
-		mcr_write(uart, value);
-		break;
-	case REG_SCR:
-		uart->scr = value;
-		break;
+	case REG_IIR_FCR: fcr_write(uart, value); break;
+	case REG_LCR: uart->lcr = value; break;
+	case REG_MCR: mcr_write(uart, value); break;
+	case REG_SCR: uart->scr = value; break;
 	}
 	irq_update(uart);
 }

@@ -17,7 +17,7 @@
 struct vm;
 
 struct vuart {
-	struct vm *vm;   /* NULL: no guest listens; registers still behave */
+	struct vm *vm; /* NULL: no guest listens; registers still behave */
 	uint8_t ier, fcr, lcr, mcr, scr, dll, dlm;
 	uint8_t msr_delta; /* modem inputs changed since MSR was read; only loopback moves them */
 	bool thre_pending; /* transmitter-empty interrupt not yet acknowledged */

@@ -35,10 +35,10 @@ unsigned acpi_ioapics(hpa_t rsdp_hpa, struct acpi_ioapic *out, unsigned max);
 uint32_t acpi_isa_gsi(hpa_t rsdp_hpa, unsigned irq, uint16_t *flags);
 
 struct acpi_fixed {
-	uint16_t pm_timer_port;   /* 0: none */
+	uint16_t pm_timer_port; /* 0: none */
 	bool pm_timer_32bit;
 	uint16_t pm1a_cnt_port, pm1b_cnt_port; /* 0: none */
-	int s5_typ_a, s5_typ_b;   /* SLP_TYP values for S5; -1: not found in the DSDT */
+	int s5_typ_a, s5_typ_b; /* SLP_TYP values for S5; -1: not found in the DSDT */
 };
 
 /* From FADT and DSDT; all-zero ports when there is no FADT. */

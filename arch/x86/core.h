@@ -8,10 +8,10 @@
 
 /* Interrupt vectors of our own. Exceptions are 0 to 31. */
 enum core_vector {
-	CORE_VECTOR_DEVICE   = 0xec, /* MSI or I/O APIC: a device wants its core awake */
-	CORE_VECTOR_TIMER    = 0xee, /* local APIC timer */
-	CORE_VECTOR_WAKE     = 0xef, /* plat_wake */
-	CORE_VECTOR_STOP     = 0xf0, /* panic elsewhere: stop here */
+	CORE_VECTOR_DEVICE = 0xec, /* MSI or I/O APIC: a device wants its core awake */
+	CORE_VECTOR_TIMER = 0xee,  /* local APIC timer */
+	CORE_VECTOR_WAKE = 0xef,   /* plat_wake */
+	CORE_VECTOR_STOP = 0xf0,   /* panic elsewhere: stop here */
 	CORE_VECTOR_SPURIOUS = 0xff,
 };
 

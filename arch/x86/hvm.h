@@ -11,36 +11,38 @@
 #include "arch/types.h"
 
 /* General registers by their encoding, so that a decoded register number indexes gpr[]. */
+/* clang-format off */
 enum hvm_reg {
 	HVM_RAX, HVM_RCX, HVM_RDX, HVM_RBX, HVM_RSP, HVM_RBP, HVM_RSI, HVM_RDI,
 	HVM_R8, HVM_R9, HVM_R10, HVM_R11, HVM_R12, HVM_R13, HVM_R14, HVM_R15,
 	HVM_GPR_COUNT,
 };
+/* clang-format on */
 
 enum hvm_exit_reason {
-	HVM_EXIT_NONE,         /* resolved inside the back end; account and go on */
-	HVM_EXIT_INTR,         /* a host interrupt arrived; already taken when run returns */
-	HVM_EXIT_TIMER,        /* deadline_tsc reached (preemption timer) */
-	HVM_EXIT_IRQ_WINDOW,   /* the guest can take an interrupt now */
+	HVM_EXIT_NONE,       /* resolved inside the back end; account and go on */
+	HVM_EXIT_INTR,       /* a host interrupt arrived; already taken when run returns */
+	HVM_EXIT_TIMER,      /* deadline_tsc reached (preemption timer) */
+	HVM_EXIT_IRQ_WINDOW, /* the guest can take an interrupt now */
 	HVM_EXIT_NMI,
 	HVM_EXIT_HLT,
 	HVM_EXIT_CPUID,
-	HVM_EXIT_RDMSR,        /* u.msr */
-	HVM_EXIT_WRMSR,        /* u.msr */
-	HVM_EXIT_PIO,          /* u.pio */
-	HVM_EXIT_KICK,         /* access to a page that hvm_map_mmio made fault: u.mem */
-	HVM_EXIT_MEM,          /* nested-page fault on a page nobody mapped: u.mem */
-	HVM_EXIT_HYPERCALL,    /* VMCALL or VMMCALL */
+	HVM_EXIT_RDMSR,     /* u.msr */
+	HVM_EXIT_WRMSR,     /* u.msr */
+	HVM_EXIT_PIO,       /* u.pio */
+	HVM_EXIT_KICK,      /* access to a page that hvm_map_mmio made fault: u.mem */
+	HVM_EXIT_MEM,       /* nested-page fault on a page nobody mapped: u.mem */
+	HVM_EXIT_HYPERCALL, /* VMCALL or VMMCALL */
 	HVM_EXIT_XSETBV,
-	HVM_EXIT_CR,           /* control-register access; resolved inside */
-	HVM_EXIT_CR8,          /* u.cr8: the task-priority register lives in vmm's local APIC */
+	HVM_EXIT_CR,  /* control-register access; resolved inside */
+	HVM_EXIT_CR8, /* u.cr8: the task-priority register lives in vmm's local APIC */
 	HVM_EXIT_WBINVD,
-	HVM_EXIT_UD,           /* an instruction guests may not use; vmm injects #UD */
+	HVM_EXIT_UD, /* an instruction guests may not use; vmm injects #UD */
 	HVM_EXIT_PAUSE,
 	HVM_EXIT_TRIPLE_FAULT, /* shutdown */
 	HVM_EXIT_INIT,
-	HVM_EXIT_BAD_STATE,    /* the processor refused guest state; u.raw says why */
-	HVM_EXIT_OTHER,        /* u.raw is the vendor's code; vmm ends this guest */
+	HVM_EXIT_BAD_STATE, /* the processor refused guest state; u.raw says why */
+	HVM_EXIT_OTHER,     /* u.raw is the vendor's code; vmm ends this guest */
 	HVM_EXIT_COUNT,
 };
 
@@ -92,9 +94,11 @@ struct hvm_seg {
 #define HVM_SEG_UNUSABLE BIT(16)
 
 /* By encoding; then the system segments. */
+/* clang-format off */
 enum hvm_seg_index {
 	HVM_ES, HVM_CS, HVM_SS, HVM_DS, HVM_FS, HVM_GS, HVM_LDTR, HVM_TR, HVM_SEG_COUNT,
 };
+/* clang-format on */
 
 /* State kept in the control block, for the slow paths that need it whole. */
 struct hvm_state {
@@ -105,16 +109,16 @@ struct hvm_state {
 	uint64_t efer;               /* as the guest sees it: SVME never shows */
 	uint64_t pat, dr6, dr7;
 	uint64_t sysenter_cs, sysenter_esp, sysenter_eip;
-	uint64_t interrupt_shadow;   /* 1: STI or MOV SS blocks interrupts for one instruction */
+	uint64_t interrupt_shadow; /* 1: STI or MOV SS blocks interrupts for one instruction */
 };
 
 /* One guest's nested paging and bitmaps. Fixed shape after start. */
 struct hvm_vm {
 	hpa_t nested_root_hpa;
-	uint64_t nested_pages;    /* table pages in use, for the books */
-	void *msr_bitmap;         /* back end's, shared by this guest's vCPUs */
+	uint64_t nested_pages; /* table pages in use, for the books */
+	void *msr_bitmap;      /* back end's, shared by this guest's vCPUs */
 	void *io_bitmap;
-	uint32_t tag;             /* ASID or VPID of vCPU 0; vCPU n has tag + n. Non-zero, unique */
+	uint32_t tag; /* ASID or VPID of vCPU 0; vCPU n has tag + n. Non-zero, unique */
 };
 
 struct hvm_vcpu {
@@ -122,7 +126,7 @@ struct hvm_vcpu {
 	 * from the control block after each exit and stored back before each entry. */
 	uint64_t gpr[HVM_GPR_COUNT];
 	uint64_t rip, rflags;
-	void *cb;                 /* VMCB, or VMCS page */
+	void *cb; /* VMCB, or VMCS page */
 	hpa_t cb_hpa;
 
 	/*
@@ -133,25 +137,26 @@ struct hvm_vcpu {
 	 */
 	int16_t irq_offer;
 	bool irq_taken;
-	bool interruptible;       /* after exit: IF = 1 and no shadow */
-	bool skipped;             /* hvm_skip ran: the back end drops the shadow before entry */
+	bool interruptible;        /* after exit: IF = 1 and no shadow */
+	bool skipped;              /* hvm_skip ran: the back end drops the shadow before entry */
 	uint8_t exception_pending; /* back end's: an event queued for next entry */
-	bool nmi_pending;         /* back end's: an injected NMI waits until the guest can take it */
+	bool nmi_pending; /* back end's: an injected NMI waits until the guest can take it */
 
-	uint64_t tsc_offset;      /* guest TSC = host TSC + tsc_offset; set by vmm before bind */
+	uint64_t tsc_offset; /* guest TSC = host TSC + tsc_offset; set by vmm before bind */
 	/* Host TSC at which run must return at the latest (UINT64_MAX: none). A back end without a
 	 * preemption timer arms the local APIC timer through core_timer_arm. */
 	uint64_t deadline_tsc;
 
-	struct hvm_exit exit;     /* of the last run */
+	struct hvm_exit exit; /* of the last run */
 	struct hvm_vm *vm;
-	unsigned index;           /* vCPU number in its guest */
-	void *priv;               /* back end's own */
+	unsigned index; /* vCPU number in its guest */
+	void *priv;     /* back end's own */
 };
 
 struct hvm_ops {
-	const char *name;                    /* "svm" or "vmx" */
-	const char *exit_name[HVM_EXIT_COUNT]; /* the vendor's own word, e.g. EPT_MISCONFIG; NULL: never */
+	const char *name; /* "svm" or "vmx" */
+	/* The vendor's own word, e.g. EPT_MISCONFIG; NULL: never. */
+	const char *exit_name[HVM_EXIT_COUNT];
 
 	/*
 	 * Can this machine do it? 0, or -ENODEV with one line in why that names the missing control
@@ -160,18 +165,18 @@ struct hvm_ops {
 	 */
 	int (*probe)(const char *const *disable, unsigned disable_count, char *why, size_t why_len);
 
-	int (*core_enable)(void);            /* on each core that runs vCPUs. -EIO: refused, logged */
-	void (*core_disable)(void);          /* same core, no vCPU bound any more */
+	int (*core_enable)(void);   /* on each core that runs vCPUs. -EIO: refused, logged */
+	void (*core_disable)(void); /* same core, no vCPU bound any more */
 
-	int (*vm_init)(struct hvm_vm *vm);   /* boot core. -ENOMEM */
+	int (*vm_init)(struct hvm_vm *vm); /* boot core. -ENOMEM */
 	/* Map guest memory, or make an MMIO range fault cheaply (misconfiguration, reserved bit, or
 	 * not present). 4 KiB granules; uses the largest pages alignment allows. Boot core, before
 	 * start. -EINVAL alignment or overlap, -ENOMEM. */
 	int (*map_ram)(struct hvm_vm *vm, gpa_t gpa, hpa_t hpa, uint64_t len_bytes);
 	int (*map_mmio)(struct hvm_vm *vm, gpa_t gpa, uint64_t len_bytes);
 
-	int (*vcpu_init)(struct hvm_vcpu *vcpu);  /* boot core: memory only. -ENOMEM */
-	int (*vcpu_bind)(struct hvm_vcpu *vcpu);  /* on its core, after core_enable: make current */
+	int (*vcpu_init)(struct hvm_vcpu *vcpu); /* boot core: memory only. -ENOMEM */
+	int (*vcpu_bind)(struct hvm_vcpu *vcpu); /* on its core, after core_enable: make current */
 	void (*vcpu_unbind)(struct hvm_vcpu *vcpu);
 
 	/* On its core. Interrupts are off on call and on return. Fills vcpu->exit. */

@@ -307,12 +307,8 @@ static int op_one_byte(struct cursor *c, struct insn *out, uint8_t byte)
 		take_modrm(c, out, c->op_bytes == 2 ? 2 : 4);
 		out->reg_bytes = c->op_bytes;
 		return 0;
-	case 0x6c ... 0x6d:
-		form_string(c, out, INSN_INS, MIN(width_bytes, 4u));
-		return 0;
-	case 0x6e ... 0x6f:
-		form_string(c, out, INSN_OUTS, MIN(width_bytes, 4u));
-		return 0;
+	case 0x6c ... 0x6d: form_string(c, out, INSN_INS, MIN(width_bytes, 4u)); return 0;
+	case 0x6e ... 0x6f: form_string(c, out, INSN_OUTS, MIN(width_bytes, 4u)); return 0;
 	case 0x82:
 		if (c->mode == INSN_MODE_64)
 			return -EINVAL;
@@ -323,59 +319,31 @@ static int op_one_byte(struct cursor *c, struct insn *out, uint8_t byte)
 		out->op = (uint8_t)group_of(c);
 		form_mem_imm(c, out, width_bytes, byte == 0x81 ? width_bytes : 1);
 		return 0;
-	case 0x84 ... 0x85:
-		form_mem_reg(c, out, INSN_TEST, width_bytes, true);
-		return 0;
-	case 0x86 ... 0x87:
-		form_mem_reg(c, out, INSN_XCHG, width_bytes, true);
-		return 0;
-	case 0x88 ... 0x8b:
-		form_mem_reg(c, out, INSN_MOV, width_bytes, !(byte & 2));
-		return 0;
+	case 0x84 ... 0x85: form_mem_reg(c, out, INSN_TEST, width_bytes, true); return 0;
+	case 0x86 ... 0x87: form_mem_reg(c, out, INSN_XCHG, width_bytes, true); return 0;
+	case 0x88 ... 0x8b: form_mem_reg(c, out, INSN_MOV, width_bytes, !(byte & 2)); return 0;
 	case 0x90:
 		if (c->rex & REX_B)
 			return -EINVAL; /* XCHG R8, RAX */
 		out->op = out->rep ? INSN_PAUSE : INSN_NOP;
 		return 0;
-	case 0xa0 ... 0xa3:
-		form_moffs(c, out, width_bytes, byte & 2);
-		return 0;
-	case 0xa4 ... 0xa5:
-		form_string(c, out, INSN_MOVS, width_bytes);
-		return 0;
-	case 0xa6 ... 0xa7:
-		form_string(c, out, INSN_CMPS, width_bytes);
-		return 0;
-	case 0xa8 ... 0xa9:
-		form_acc_imm(c, out, INSN_TEST, width_bytes);
-		return 0;
-	case 0xaa ... 0xab:
-		form_string(c, out, INSN_STOS, width_bytes);
-		return 0;
-	case 0xac ... 0xad:
-		form_string(c, out, INSN_LODS, width_bytes);
-		return 0;
-	case 0xae ... 0xaf:
-		form_string(c, out, INSN_SCAS, width_bytes);
-		return 0;
+	case 0xa0 ... 0xa3: form_moffs(c, out, width_bytes, byte & 2); return 0;
+	case 0xa4 ... 0xa5: form_string(c, out, INSN_MOVS, width_bytes); return 0;
+	case 0xa6 ... 0xa7: form_string(c, out, INSN_CMPS, width_bytes); return 0;
+	case 0xa8 ... 0xa9: form_acc_imm(c, out, INSN_TEST, width_bytes); return 0;
+	case 0xaa ... 0xab: form_string(c, out, INSN_STOS, width_bytes); return 0;
+	case 0xac ... 0xad: form_string(c, out, INSN_LODS, width_bytes); return 0;
+	case 0xae ... 0xaf: form_string(c, out, INSN_SCAS, width_bytes); return 0;
 	case 0xc6 ... 0xc7:
 		take_modrm(c, out, width_bytes);
 		out->op = INSN_MOV;
 		form_mem_imm(c, out, width_bytes, width_bytes);
 		return group_of(c) ? -EINVAL : 0;
 	case 0xe4 ... 0xe7:
-	case 0xec ... 0xef:
-		form_port(c, out, byte);
-		return 0;
-	case 0xf4:
-		out->op = INSN_HLT;
-		return 0;
-	case 0xf6 ... 0xf7:
-		group3(c, out, width_bytes);
-		return 0;
-	case 0xfe ... 0xff:
-		group45(c, out, width_bytes);
-		return 0;
+	case 0xec ... 0xef: form_port(c, out, byte); return 0;
+	case 0xf4: out->op = INSN_HLT; return 0;
+	case 0xf6 ... 0xf7: group3(c, out, width_bytes); return 0;
+	case 0xfe ... 0xff: group45(c, out, width_bytes); return 0;
 	}
 	return -EINVAL;
 }
@@ -413,7 +381,10 @@ static int op_0f01(struct cursor *c, struct insn *out)
 	if (!out->mem)
 		return c->err ? 0 : op_0f01_reg(out, c->modrm);
 	switch (group_of(c)) {
-	case 4: out->op = INSN_SMSW; out->mem_dst = true; return 0;
+	case 4:
+		out->op = INSN_SMSW;
+		out->mem_dst = true;
+		return 0;
 	case 6: out->op = INSN_LMSW; return 0;
 	case 7: out->op = INSN_INVLPG; return 0;
 	case 5: return -EINVAL;
@@ -486,7 +457,10 @@ static int op_two_bytes(struct cursor *c, struct insn *out)
 	if (c->err)
 		return 0;
 	switch (byte) {
-	case 0x00: take_modrm(c, out, 2); out->op = INSN_DESC_TABLE; return 0;
+	case 0x00:
+		take_modrm(c, out, 2);
+		out->op = INSN_DESC_TABLE;
+		return 0;
 	case 0x01: return op_0f01(c, out);
 	case 0x06: out->op = INSN_CLTS; return 0;
 	case 0x08: out->op = INSN_INVD; return 0;
@@ -533,11 +507,23 @@ static bool lock_allowed(const struct insn *insn)
 	if (!insn->mem || !insn->mem_dst)
 		return false;
 	switch (insn->op) {
-	case INSN_ADD: case INSN_OR: case INSN_ADC: case INSN_SBB: case INSN_AND: case INSN_SUB:
-	case INSN_XOR: case INSN_BTS: case INSN_BTR: case INSN_BTC: case INSN_XCHG:
-	case INSN_XADD: case INSN_CMPXCHG: case INSN_INC: case INSN_DEC: case INSN_NOT:
-	case INSN_NEG:
-		return true;
+	case INSN_ADD:
+	case INSN_OR:
+	case INSN_ADC:
+	case INSN_SBB:
+	case INSN_AND:
+	case INSN_SUB:
+	case INSN_XOR:
+	case INSN_BTS:
+	case INSN_BTR:
+	case INSN_BTC:
+	case INSN_XCHG:
+	case INSN_XADD:
+	case INSN_CMPXCHG:
+	case INSN_INC:
+	case INSN_DEC:
+	case INSN_NOT:
+	case INSN_NEG: return true;
 	}
 	return false;
 }

@@ -13,6 +13,7 @@
 /* Default operand and address size: CS.D, or CS.L in long mode. Real mode is 16. */
 enum insn_mode { INSN_MODE_16, INSN_MODE_32, INSN_MODE_64 };
 
+/* clang-format off */
 enum insn_op {
 	/* The eight of opcodes 00 to 3F, in their encoding's order. */
 	INSN_ADD, INSN_OR, INSN_ADC, INSN_SBB, INSN_AND, INSN_SUB, INSN_XOR, INSN_CMP,
@@ -31,21 +32,22 @@ enum insn_op {
 	INSN_VMCALL, INSN_VMMCALL,
 	INSN_VIRT,     /* any other instruction of VMX or SVM */
 };
+/* clang-format on */
 
 struct insn {
-	uint8_t op;          /* enum insn_op */
+	uint8_t op; /* enum insn_op */
 	uint8_t len;
 	uint8_t width_bytes; /* of the memory operand, or of the port access */
 	bool mem;            /* ModRM, moffs or string operand in memory */
 
-	bool mem_dst;        /* the memory operand comes first: it is what is written, if any */
-	bool has_imm;        /* the other operand is imm, else reg */
-	bool reg_high;       /* reg is AH, CH, DH or BH: bits 15:8 of register reg */
-	uint8_t reg;         /* by encoding, 0 to 15 */
-	uint8_t reg_bytes;   /* width of reg; differs from width_bytes for MOVZX and MOVSX */
-	uint8_t rm;          /* ModRM's register when mem is false */
-	uint8_t cr;          /* control-register number */
-	uint64_t imm;        /* sign-extended to 64 bits; port number of IN and OUT */
+	bool mem_dst;      /* the memory operand comes first: it is what is written, if any */
+	bool has_imm;      /* the other operand is imm, else reg */
+	bool reg_high;     /* reg is AH, CH, DH or BH: bits 15:8 of register reg */
+	uint8_t reg;       /* by encoding, 0 to 15 */
+	uint8_t reg_bytes; /* width of reg; differs from width_bytes for MOVZX and MOVSX */
+	uint8_t rm;        /* ModRM's register when mem is false */
+	uint8_t cr;        /* control-register number */
+	uint64_t imm;      /* sign-extended to 64 bits; port number of IN and OUT */
 
 	bool rep, repne, lock;
 
@@ -53,8 +55,8 @@ struct insn {
 	bool has_base, has_index, rip_relative;
 	uint8_t base, index, scale;
 	uint8_t addr_bytes;
-	uint8_t seg;         /* by encoding (enum hvm_seg_index), override included */
-	uint64_t disp;       /* sign-extended */
+	uint8_t seg;   /* by encoding (enum hvm_seg_index), override included */
+	uint64_t disp; /* sign-extended */
 };
 
 /*

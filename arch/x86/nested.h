@@ -12,17 +12,17 @@
 #include "arch/types.h"
 #include "arch/x86/hvm.h"
 
-#define NESTED_LEVELS     4u /* 1: 4 KiB leaves, 2: 2 MiB, 3: 1 GiB, 4: root */
-#define NESTED_GPA_BITS   48u
-#define NESTED_TABLE_LEN  512u
+#define NESTED_LEVELS    4u /* 1: 4 KiB leaves, 2: 2 MiB, 3: 1 GiB, 4: root */
+#define NESTED_GPA_BITS  48u
+#define NESTED_TABLE_LEN 512u
 
 struct nested_format {
-	const char *name;        /* "npt", "ept" */
-	uint64_t present_mask;   /* an entry is present when any of these is set: P; or R | W | X */
-	uint64_t addr_mask;      /* host-physical address bits that an entry may hold */
-	uint64_t table_bits;     /* all bits but the address of an entry that links a table */
-	uint64_t leaf_bits;      /* the same for 4 KiB of RAM: rights, memory type, accessed, dirty */
-	uint64_t large_bit;      /* added to leaf_bits for 2 MiB and 1 GiB */
+	const char *name;      /* "npt", "ept" */
+	uint64_t present_mask; /* an entry is present when any of these is set: P; or R | W | X */
+	uint64_t addr_mask;    /* host-physical address bits that an entry may hold */
+	uint64_t table_bits;   /* all bits but the address of an entry that links a table */
+	uint64_t leaf_bits;    /* the same for 4 KiB of RAM: rights, memory type, accessed, dirty */
+	uint64_t large_bit;    /* added to leaf_bits for 2 MiB and 1 GiB */
 	/*
 	 * The entry that makes any access below it fault on purpose, at any level: a reserved bit, or
 	 * write without read. Never zero and never what a RAM or table entry can look like. Where no
@@ -41,9 +41,9 @@ enum nested_kind {
 
 struct nested_leaf {
 	enum nested_kind kind;
-	hpa_t hpa;           /* RAM: of that very gpa */
-	uint64_t len_bytes;  /* that the entry spans */
-	uint64_t entry;      /* as the processor reads it; 0 for a hole */
+	hpa_t hpa;          /* RAM: of that very gpa */
+	uint64_t len_bytes; /* that the entry spans */
+	uint64_t entry;     /* as the processor reads it; 0 for a hole */
 };
 
 /* Do kicks have a fault of their own? If not, a non-present fault may be one: nested_lookup. */

@@ -146,12 +146,9 @@ static uint64_t attr_of(enum boot_mem_type type)
 	switch (type) {
 	case BOOT_MEM_FREE:
 	case BOOT_MEM_KEEP:
-	case BOOT_MEM_RUNTIME:
-		return MAP_RW;
-	case BOOT_MEM_ACPI:
-		return MAP_RO;
-	default:
-		return 0;
+	case BOOT_MEM_RUNTIME: return MAP_RW;
+	case BOOT_MEM_ACPI: return MAP_RO;
+	default: return 0;
 	}
 }
 

@@ -44,27 +44,18 @@ volatile void *plat_mmio_map(hpa_t base_hpa, uint64_t len_bytes)
 uint32_t plat_io_read(uint16_t port, unsigned width_bytes)
 {
 	switch (width_bytes) {
-	case 1:
-		return cpu_in8(port);
-	case 2:
-		return cpu_in16(port);
-	default:
-		return cpu_in32(port);
+	case 1: return cpu_in8(port);
+	case 2: return cpu_in16(port);
+	default: return cpu_in32(port);
 	}
 }
 
 void plat_io_write(uint16_t port, unsigned width_bytes, uint32_t value)
 {
 	switch (width_bytes) {
-	case 1:
-		cpu_out8(port, (uint8_t)value);
-		break;
-	case 2:
-		cpu_out16(port, (uint16_t)value);
-		break;
-	default:
-		cpu_out32(port, value);
-		break;
+	case 1: cpu_out8(port, (uint8_t)value); break;
+	case 2: cpu_out16(port, (uint16_t)value); break;
+	default: cpu_out32(port, value); break;
 	}
 }
 

@@ -138,15 +138,10 @@ void trap_handle(struct trap_frame *f)
 		return;
 	}
 	switch (f->vector) {
-	case CORE_VECTOR_SPURIOUS:
-		return;
-	case CORE_VECTOR_STOP:
-		cpu_halt_forever();
-	case CORE_VECTOR_TIMER:
-		apic_timer_expired();
-		break;
-	default: /* wake-ups and devices: having arrived is all they have to say */
-		break;
+	case CORE_VECTOR_SPURIOUS: return;
+	case CORE_VECTOR_STOP: cpu_halt_forever();
+	case CORE_VECTOR_TIMER: apic_timer_expired(); break;
+	default: /* wake-ups and devices: having arrived is all they have to say */ break;
 	}
 	percore_self()->irq_count++;
 	apic_eoi();

@@ -11,10 +11,10 @@ enum trap_ist { TRAP_IST_DF, TRAP_IST_NMI, TRAP_IST_MC, TRAP_IST_COUNT };
 
 enum trap_vector {
 	TRAP_NMI = 2,
-	TRAP_DF  = 8,
-	TRAP_GP  = 13,
-	TRAP_PF  = 14,
-	TRAP_MC  = 18,
+	TRAP_DF = 8,
+	TRAP_GP = 13,
+	TRAP_PF = 14,
+	TRAP_MC = 18,
 	TRAP_EXCEPTIONS = 32,
 };
 

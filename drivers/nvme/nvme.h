@@ -48,7 +48,7 @@ struct nvme_ring {
 	uint32_t depth;
 	uint32_t sq_tail, sq_rung; /* next to fill, and what the device knows */
 	uint32_t cq_head, phase;
-	uint32_t cq_unrung;        /* entries taken that the device has not heard of */
+	uint32_t cq_unrung; /* entries taken that the device has not heard of */
 };
 
 /* A place in a bio's segments. */

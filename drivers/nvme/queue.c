@@ -180,9 +180,7 @@ static uint64_t command_fill(struct nvme_pair *q, struct nvme_ns *ns, struct bio
 		sqe->cdw10 = 0; /* one range, 0-based */
 		sqe->cdw11 = NVME_DSM_DEALLOCATE;
 		return blocks;
-	case BIO_FLUSH:
-		sqe->opcode = NVME_IO_FLUSH;
-		return 1;
+	case BIO_FLUSH: sqe->opcode = NVME_IO_FLUSH; return 1;
 	}
 	sqe->cdw10 = (uint32_t)q->lba;
 	sqe->cdw11 = (uint32_t)(q->lba >> 32);
@@ -289,16 +287,11 @@ static void nvme_commit(struct bio_dev *dev)
 static enum bio_status status_map(uint16_t status)
 {
 	switch (status) {
-	case NVME_SC_SUCCESS:
-		return BIO_OK;
-	case NVME_SC_INVALID_OPCODE:
-		return BIO_ENOTSUP;
-	case NVME_SC_LBA_RANGE:
-		return BIO_EINVAL;
-	case NVME_SC_INVALID_NAMESPACE:
-		return BIO_EGONE;
-	default:
-		return BIO_EIO;
+	case NVME_SC_SUCCESS: return BIO_OK;
+	case NVME_SC_INVALID_OPCODE: return BIO_ENOTSUP;
+	case NVME_SC_LBA_RANGE: return BIO_EINVAL;
+	case NVME_SC_INVALID_NAMESPACE: return BIO_EGONE;
+	default: return BIO_EIO;
 	}
 }
 

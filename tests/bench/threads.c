@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAMPLES      60u
-#define LINE_ROUNDS  1000u
-#define DEPTH1_COUNT 300u
-#define DEEP_BATCHES 20u
-#define DEEP         32u
-#define STEADY_COUNT 10000000u
+#define SAMPLES                  60u
+#define LINE_ROUNDS              1000u
+#define DEPTH1_COUNT             300u
+#define DEEP_BATCHES             20u
+#define DEEP                     32u
+#define STEADY_COUNT             10000000u
 #define STEADY_KICKS_PER_MILLION 100 /* a thread may be held up: who else uses the machine? */
 
 struct line {

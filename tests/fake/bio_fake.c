@@ -15,7 +15,7 @@ static int fake_submit(struct bio_dev *dev, struct bio *bio)
 	if (dev->in_flight >= fake->room)
 		return -EAGAIN;
 	fake->log[fake->log_count++ % BIO_FAKE_LOG_MAX] =
-		(struct bio_fake_log){bio->op, bio->sector, bio->sector_count, bio->seg_count};
+	        (struct bio_fake_log){bio->op, bio->sector, bio->sector_count, bio->seg_count};
 	fake->submitted[fake->submitted_count++] = bio;
 	dev->in_flight++;
 	dev->submitted = true;
@@ -63,12 +63,8 @@ static uint8_t execute(struct bio_fake *fake, const struct bio *bio)
 		return fake->next_status;
 	switch (bio->op) {
 	case BIO_READ:
-	case BIO_WRITE:
-		transfer(fake, bio);
-		break;
-	case BIO_FLUSH:
-		fake->flushes++;
-		break;
+	case BIO_WRITE: transfer(fake, bio); break;
+	case BIO_FLUSH: fake->flushes++; break;
 	case BIO_DISCARD:
 	case BIO_WRITE_ZEROES:
 		memset(fake->data + bio->sector * BIO_SECTOR_BYTES, 0,
@@ -98,9 +94,9 @@ static unsigned fake_poll(struct bio_dev *dev, unsigned budget)
 }
 
 static const struct bio_ops fake_ops = {
-	.submit = fake_submit,
-	.commit = fake_commit,
-	.poll = fake_poll,
+        .submit = fake_submit,
+        .commit = fake_commit,
+        .poll = fake_poll,
 };
 
 void bio_fake_init(struct bio_fake *fake, uint64_t sector_count, uint32_t block_bytes)

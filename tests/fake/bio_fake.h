@@ -20,11 +20,11 @@ struct bio_fake {
 	uint8_t *data;
 	struct bio *submitted[4096], *committed[4096];
 	unsigned submitted_count, committed_count;
-	unsigned room;          /* requests it takes at once; more get -EAGAIN */
-	unsigned hold;          /* non-zero: polls complete nothing */
-	uint8_t next_status;    /* of the next completions, enum bio_status */
+	unsigned room;       /* requests it takes at once; more get -EAGAIN */
+	unsigned hold;       /* non-zero: polls complete nothing */
+	uint8_t next_status; /* of the next completions, enum bio_status */
 	unsigned flushes;
-	unsigned log_count;     /* of all submissions; the log keeps the last ones */
+	unsigned log_count; /* of all submissions; the log keeps the last ones */
 	struct bio_fake_log log[BIO_FAKE_LOG_MAX];
 };
 

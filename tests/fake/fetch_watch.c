@@ -123,26 +123,26 @@ static void range_read(const void *at, size_t len_bytes, const void *code)
 }
 
 /* The names and their arguments are the compiler's. What it calls for stores says nothing here. */
-#define READ_OF(bytes)                                              \
-	void __tsan_read##bytes(const void *at);                    \
-	void __tsan_unaligned_read##bytes(const void *at);          \
-	void __tsan_write##bytes(void *at);                         \
-	void __tsan_unaligned_write##bytes(void *at);               \
-	void __tsan_read##bytes(const void *at)                     \
-	{                                                           \
-		range_read(at, bytes, __builtin_return_address(0)); \
-	}                                                           \
-	void __tsan_unaligned_read##bytes(const void *at)           \
-	{                                                           \
-		range_read(at, bytes, __builtin_return_address(0)); \
-	}                                                           \
-	void __tsan_write##bytes(void *at)                          \
-	{                                                           \
-		(void)at;                                           \
-	}                                                           \
-	void __tsan_unaligned_write##bytes(void *at)                \
-	{                                                           \
-		(void)at;                                           \
+#define READ_OF(bytes)                                                                             \
+	void __tsan_read##bytes(const void *at);                                                   \
+	void __tsan_unaligned_read##bytes(const void *at);                                         \
+	void __tsan_write##bytes(void *at);                                                        \
+	void __tsan_unaligned_write##bytes(void *at);                                              \
+	void __tsan_read##bytes(const void *at)                                                    \
+	{                                                                                          \
+		range_read(at, bytes, __builtin_return_address(0));                                \
+	}                                                                                          \
+	void __tsan_unaligned_read##bytes(const void *at)                                          \
+	{                                                                                          \
+		range_read(at, bytes, __builtin_return_address(0));                                \
+	}                                                                                          \
+	void __tsan_write##bytes(void *at)                                                         \
+	{                                                                                          \
+		(void)at;                                                                          \
+	}                                                                                          \
+	void __tsan_unaligned_write##bytes(void *at)                                               \
+	{                                                                                          \
+		(void)at;                                                                          \
 	}
 
 READ_OF(1)
@@ -152,19 +152,19 @@ READ_OF(8)
 READ_OF(16)
 
 /* Atomic accesses are calls as a whole. */
-#define ATOMIC_OF(bits)                                                                    \
-	uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *at, int order);    \
-	void __tsan_atomic##bits##_store(uint##bits##_t *at, uint##bits##_t v, int order); \
-	uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *at, int order)     \
-	{                                                                                  \
-		(void)order;                                                               \
-		range_read(at, sizeof(*at), __builtin_return_address(0));                  \
-		return __atomic_load_n(at, __ATOMIC_SEQ_CST);                              \
-	}                                                                                  \
-	void __tsan_atomic##bits##_store(uint##bits##_t *at, uint##bits##_t v, int order)  \
-	{                                                                                  \
-		(void)order;                                                               \
-		__atomic_store_n(at, v, __ATOMIC_SEQ_CST);                                 \
+#define ATOMIC_OF(bits)                                                                            \
+	uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *at, int order);            \
+	void __tsan_atomic##bits##_store(uint##bits##_t *at, uint##bits##_t v, int order);         \
+	uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *at, int order)             \
+	{                                                                                          \
+		(void)order;                                                                       \
+		range_read(at, sizeof(*at), __builtin_return_address(0));                          \
+		return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                      \
+	}                                                                                          \
+	void __tsan_atomic##bits##_store(uint##bits##_t *at, uint##bits##_t v, int order)          \
+	{                                                                                          \
+		(void)order;                                                                       \
+		__atomic_store_n(at, v, __ATOMIC_SEQ_CST);                                         \
 	}
 
 ATOMIC_OF(8)

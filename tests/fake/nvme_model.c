@@ -215,17 +215,14 @@ static uint16_t execute_io(struct nvme_model *m, const struct nvme_sqe *sqe)
 		VIOLATION(m, "reserved fields set");
 	switch (sqe->opcode) {
 	case NVME_IO_READ:
-	case NVME_IO_WRITE:
-		return execute_rw(m, ns, sqe);
+	case NVME_IO_WRITE: return execute_rw(m, ns, sqe);
 	case NVME_IO_WRITE_ZEROES:
 		return m->oncs & NVME_ONCS_WRITE_ZEROES ? execute_rw(m, ns, sqe)
 		                                        : NVME_SC_INVALID_OPCODE;
 	case NVME_IO_DATASET_MANAGEMENT:
 		return m->oncs & NVME_ONCS_DSM ? execute_discard(m, ns, sqe)
 		                               : NVME_SC_INVALID_OPCODE;
-	case NVME_IO_FLUSH:
-		m->flushes++;
-		return NVME_SC_SUCCESS;
+	case NVME_IO_FLUSH: m->flushes++; return NVME_SC_SUCCESS;
 	}
 	VIOLATION(m, "I/O opcode %#x", sqe->opcode);
 	return NVME_SC_INVALID_OPCODE;
@@ -243,27 +240,16 @@ static void act(struct nvme_model *m, const struct nvme_model_plan *plan,
                 const struct nvme_sqe *sqe, unsigned queue)
 {
 	switch (plan->act) {
-	case NVME_MODEL_ERROR:
-		complete(m, queue, sqe->cid, plan->value, 0);
-		break;
-	case NVME_MODEL_DROP:
-		break;
-	case NVME_MODEL_WRONG_CID:
-		complete(m, queue, sqe->cid ^ plan->value, 0, 0);
-		break;
+	case NVME_MODEL_ERROR: complete(m, queue, sqe->cid, plan->value, 0); break;
+	case NVME_MODEL_DROP: break;
+	case NVME_MODEL_WRONG_CID: complete(m, queue, sqe->cid ^ plan->value, 0, 0); break;
 	case NVME_MODEL_DUP_CID:
 		complete(m, queue, sqe->cid, execute_io(m, sqe), 0);
 		complete(m, queue, sqe->cid, 0, 0);
 		break;
-	case NVME_MODEL_CFS:
-		m->csts |= NVME_CSTS_CFS;
-		break;
-	case NVME_MODEL_GONE:
-		m->gone = true;
-		break;
-	case NVME_MODEL_RESET:
-		m->csts &= ~NVME_CSTS_RDY;
-		break;
+	case NVME_MODEL_CFS: m->csts |= NVME_CSTS_CFS; break;
+	case NVME_MODEL_GONE: m->gone = true; break;
+	case NVME_MODEL_RESET: m->csts &= ~NVME_CSTS_RDY; break;
 	}
 }
 
@@ -320,8 +306,7 @@ static uint16_t identify(struct nvme_model *m, const struct nvme_sqe *sqe)
 		                                              .lba_shift = ns->lba_shift};
 		page.ns.attributes = ns->write_protected;
 		break;
-	default:
-		return NVME_SC_INVALID_FIELD;
+	default: return NVME_SC_INVALID_FIELD;
 	}
 	if (sqe->prp1 & (PAGE_SIZE - 1))
 		VIOLATION(m, "identify into %#llx", (unsigned long long)sqe->prp1);
@@ -370,9 +355,7 @@ static void execute_admin(struct nvme_model *m, const struct nvme_sqe *sqe)
 	uint16_t status = NVME_SC_INVALID_OPCODE;
 
 	switch (sqe->opcode) {
-	case NVME_ADMIN_IDENTIFY:
-		status = identify(m, sqe);
-		break;
+	case NVME_ADMIN_IDENTIFY: status = identify(m, sqe); break;
 	case NVME_ADMIN_CREATE_CQ:
 	case NVME_ADMIN_CREATE_SQ:
 		status = queue_create(m, sqe, sqe->opcode == NVME_ADMIN_CREATE_CQ);
@@ -385,8 +368,7 @@ static void execute_admin(struct nvme_model *m, const struct nvme_sqe *sqe)
 		result = m->queues_granted | (uint32_t)m->queues_granted << 16;
 		status = m->fails_set_features ? NVME_SC_INVALID_FIELD : NVME_SC_SUCCESS;
 		break;
-	default:
-		VIOLATION(m, "admin opcode %#x", sqe->opcode);
+	default: VIOLATION(m, "admin opcode %#x", sqe->opcode);
 	}
 	complete(m, 0, sqe->cid, status, result);
 }
@@ -593,9 +575,7 @@ static void reg_write(struct nvme_model *m, uint32_t offset, uint32_t value)
 		return;
 	}
 	switch (offset) {
-	case NVME_REG_CC:
-		cc_write(m, value);
-		return;
+	case NVME_REG_CC: cc_write(m, value); return;
 	case NVME_REG_AQA:
 	case NVME_REG_ASQ:
 	case NVME_REG_ASQ + 4:
@@ -625,16 +605,11 @@ static uint32_t reg_read(struct nvme_model *m, uint32_t offset)
 		return UINT32_MAX;
 	ready_update(m);
 	switch (offset) {
-	case NVME_REG_CAP:
-		return (uint32_t)cap;
-	case NVME_REG_CAP + 4:
-		return (uint32_t)(cap >> 32);
-	case NVME_REG_VS:
-		return m->vs;
-	case NVME_REG_CC:
-		return m->cc;
-	case NVME_REG_CSTS:
-		return m->csts;
+	case NVME_REG_CAP: return (uint32_t)cap;
+	case NVME_REG_CAP + 4: return (uint32_t)(cap >> 32);
+	case NVME_REG_VS: return m->vs;
+	case NVME_REG_CC: return m->cc;
+	case NVME_REG_CSTS: return m->csts;
 	}
 	VIOLATION(m, "read of register %#x", offset);
 	return 0;

@@ -300,12 +300,12 @@ static void avail_backwards(struct vguest_queue *q, uint16_t head)
 	vguest_avail_idx_set(q, (uint16_t)(q->used_idx - 1));
 }
 
-#define CASE(_name, _answer, ...)                                      \
-	{                                                              \
-		.name = _name, .answer = VGUEST_##_answer, __VA_ARGS__ \
+#define CASE(_name, _answer, ...)                                                                  \
+	{                                                                                          \
+		.name = _name, .answer = VGUEST_##_answer, __VA_ARGS__                             \
 	}
 #define DIRECT(_type, _len) .build = direct, .type = VIRTIO_BLK_T_##_type, .len_bytes = _len
-#define INDIRECT(_type, _len) \
+#define INDIRECT(_type, _len)                                                                      \
 	.build = indirect, .on = VGUEST_ON_INDIRECT, .type = VIRTIO_BLK_T_##_type, .len_bytes = _len
 #define FRAME(_build, _type, _len) .build = _build, .type = VIRTIO_BLK_T_##_type, .len_bytes = _len
 #define RANGE(...)                 .range = {__VA_ARGS__}

@@ -273,8 +273,7 @@ void vguest_irq_off(struct vguest_queue *q)
 	if (q->event_idx)
 		used_event_set(q, (uint16_t)(q->used_idx - 1));
 	else
-		__atomic_store_n(&avail_of(q)->flags, VIRTQ_AVAIL_F_NO_INTERRUPT,
-		                 __ATOMIC_RELAXED);
+		__atomic_store_n(&avail_of(q)->flags, VIRTQ_AVAIL_F_NO_INTERRUPT, __ATOMIC_RELAXED);
 }
 
 /* --- used ring -------------------------------------------------------------------------------- */

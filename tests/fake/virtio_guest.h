@@ -31,10 +31,10 @@ struct vguest_queue {
 	uint16_t size;
 	bool event_idx;
 	gpa_t desc_gpa, avail_gpa, used_gpa;
-	gpa_t table_gpa;        /* an indirect table for each head; 0: none */
-	uint16_t avail_idx;     /* as published */
-	uint16_t kicked_idx;    /* avail_idx when vguest_kick_needed was last asked */
-	uint16_t used_idx;      /* next used element to take */
+	gpa_t table_gpa;     /* an indirect table for each head; 0: none */
+	uint16_t avail_idx;  /* as published */
+	uint16_t kicked_idx; /* avail_idx when vguest_kick_needed was last asked */
+	uint16_t used_idx;   /* next used element to take */
 	uint16_t free_count;
 	uint16_t free[VIRTQ_SIZE_MAX];
 	uint16_t chain_len[VIRTQ_SIZE_MAX]; /* of each head in use; 0: not in use */

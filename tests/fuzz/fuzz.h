@@ -84,21 +84,21 @@ static inline void fuzz_put(struct fuzz_out *out, uint64_t value, unsigned width
 }
 
 /* Several bytes: the decisions of one step. */
-#define FUZZ_PUT(out, ...)                                     \
-	do {                                                   \
-		static const uint8_t bytes_[] = {__VA_ARGS__}; \
-		for (size_t i_ = 0; i_ < sizeof(bytes_); i_++) \
-			fuzz_put(out, bytes_[i_], 1);          \
+#define FUZZ_PUT(out, ...)                                                                         \
+	do {                                                                                       \
+		static const uint8_t bytes_[] = {__VA_ARGS__};                                     \
+		for (size_t i_ = 0; i_ < sizeof(bytes_); i_++)                                     \
+			fuzz_put(out, bytes_[i_], 1);                                              \
 	} while (0)
 
 /* --- invariants ------------------------------------------------------------------------------- */
 
-#define FUZZ_CHECK(cond)                                                                       \
-	do {                                                                                   \
-		if (!(cond)) {                                                                 \
-			fprintf(stderr, "%s:%d: FUZZ_CHECK(%s)\n", __FILE__, __LINE__, #cond); \
-			abort();                                                               \
-		}                                                                              \
+#define FUZZ_CHECK(cond)                                                                           \
+	do {                                                                                       \
+		if (!(cond)) {                                                                     \
+			fprintf(stderr, "%s:%d: FUZZ_CHECK(%s)\n", __FILE__, __LINE__, #cond);     \
+			abort();                                                                   \
+		}                                                                                  \
 	} while (0)
 
 #define FUZZ_EQ(a, b)                                                                              \

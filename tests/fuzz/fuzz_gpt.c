@@ -59,8 +59,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 	case 6: /* a smaller disk than the table was made for */
 		FUZZ_PUT(&o, 0, STEP_PART, 0, 64, 0, 128, 0, STEP_DISK_SIZE, 0, 4, STEP_SEAL);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }
@@ -160,17 +159,13 @@ static void step(struct fuzz_in *in)
 		at += fuzz_below(in, 96);
 		*at = fuzz_u8(in);
 		break;
-	case STEP_HEADER_FIELD:
-		field_set(in);
-		break;
+	case STEP_HEADER_FIELD: field_set(in); break;
 	case STEP_ENTRY_BYTE:
 		at = gpt_image_entry(&image, 1 + fuzz_below(in, image.entry_count));
 		at += fuzz_below(in, 128);
 		*at = fuzz_u8(in);
 		break;
-	case STEP_FAIL:
-		image.fail_sector = fuzz_u16(in);
-		break;
+	case STEP_FAIL: image.fail_sector = fuzz_u16(in); break;
 	case STEP_DISK_SIZE:
 		value = fuzz_u16(in);
 		image.dev.sector_count = MIN(value, GPT_IMAGE_BLOCKS * image.block_bytes / 512);

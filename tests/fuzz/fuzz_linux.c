@@ -53,9 +53,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 	struct fuzz_out o = {out, 0};
 
 	switch (index) {
-	case 0:
-		seed_put(&o, 16384, 0, 0, 5000, 20, 0);
-		break;
+	case 0: seed_put(&o, 16384, 0, 0, 5000, 20, 0); break;
 	case 1: /* in pieces, the border inside the kernel */
 		seed_put(&o, 4097, 12000, 256, 12288, 0, 0);
 		break;
@@ -72,9 +70,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		change_put(&o, 0x230, 0, 4);
 		change_put(&o, 0x260, 0, 4);
 		break;
-	case 5: /* cut off */
-		seed_put(&o, 16384, 0, 0, 0, 0, 0x100);
-		break;
+	case 5: /* cut off */ seed_put(&o, 16384, 0, 0, 0, 0, 0x100); break;
 	case 6: /* the longest header */
 		seed_put(&o, 16384, 0, 0, 0, 0, 0);
 		change_put(&o, 0x201, 0xff, 1);
@@ -83,8 +79,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		seed_put(&o, 16384, 0, 0, 0, 0, 0);
 		change_put(&o, 0x1f1, 0, 1);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }

@@ -102,8 +102,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		FUZZ_PUT(&o, STEP_POLL, 9, STEP_COMPLETE, 0, 0, 0, STEP_POLL, 9, STEP_COMPLETE, 0,
 		         0, 0, STEP_POLL, 9);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }
@@ -190,9 +189,7 @@ static void identify(const struct nvme_sqe *sqe)
 		ctrl->vwc = 1;
 		ctrl->namespace_count = 1;
 		break;
-	case NVME_CNS_ACTIVE_LIST:
-		memcpy(page, &nsid, sizeof(nsid));
-		break;
+	case NVME_CNS_ACTIVE_LIST: memcpy(page, &nsid, sizeof(nsid)); break;
 	case NVME_CNS_NAMESPACE:
 		ns->size_blocks = ns->capacity_blocks = BLOCKS;
 		ns->formats[0].lba_shift = dev.lba_shift;
@@ -207,9 +204,7 @@ static void admin_run(const struct nvme_sqe *sqe)
 	uint16_t status = 0, cid = sqe->cid;
 
 	switch (sqe->opcode) {
-	case NVME_ADMIN_IDENTIFY:
-		identify(sqe);
-		break;
+	case NVME_ADMIN_IDENTIFY: identify(sqe); break;
 	case NVME_ADMIN_CREATE_CQ:
 		dev.io_cq = sqe->prp1;
 		dev.io_depth = (sqe->cdw10 >> 16) + 1;
@@ -225,31 +220,18 @@ static void admin_run(const struct nvme_sqe *sqe)
 		if (dev.bend[i].at != number)
 			continue;
 		switch (dev.bend[i].act) {
-		case BEND_STATUS:
-			status = (uint16_t)dev.bend[i].value & 0x7fff;
-			break;
-		case BEND_DROP:
-			return;
-		case BEND_TWICE:
-			twice = 1;
-			break;
-		case BEND_CID:
-			cid ^= (uint16_t)dev.bend[i].value;
-			break;
+		case BEND_STATUS: status = (uint16_t)dev.bend[i].value & 0x7fff; break;
+		case BEND_DROP: return;
+		case BEND_TWICE: twice = 1; break;
+		case BEND_CID: cid ^= (uint16_t)dev.bend[i].value; break;
 		case BEND_PAGE:
 			if (sqe->opcode == NVME_ADMIN_IDENTIFY)
 				memcpy((uint8_t *)at(sqe->prp1) + dev.bend[i].place % 4089,
 				       &dev.bend[i].value, 8);
 			break;
-		case BEND_RESULT:
-			result = (uint32_t)dev.bend[i].value;
-			break;
-		case BEND_FATAL:
-			dev.csts |= NVME_CSTS_CFS;
-			return;
-		case BEND_GONE:
-			dev.gone = true;
-			return;
+		case BEND_RESULT: result = (uint32_t)dev.bend[i].value; break;
+		case BEND_FATAL: dev.csts |= NVME_CSTS_CFS; return;
+		case BEND_GONE: dev.gone = true; return;
 		}
 	}
 	admin_post(cid, status, result);
@@ -287,9 +269,7 @@ static void doorbell(uint32_t offset, uint32_t value)
 			dev.admin_head = (dev.admin_head + 1) % dev.admin_depth;
 		}
 		break;
-	case 1:
-		FUZZ_CHECK(value < dev.admin_depth);
-		break;
+	case 1: FUZZ_CHECK(value < dev.admin_depth); break;
 	case 2:
 		if (!dev.io_sq)
 			break;
@@ -297,9 +277,7 @@ static void doorbell(uint32_t offset, uint32_t value)
 		dev.io_tail = value;
 		io_fetch();
 		break;
-	case 3:
-		FUZZ_CHECK(!dev.io_cq || value < dev.io_depth);
-		break;
+	case 3: FUZZ_CHECK(!dev.io_cq || value < dev.io_depth); break;
 	}
 }
 
@@ -335,26 +313,13 @@ static void reg_write(uint32_t offset, uint32_t value)
 		return;
 	}
 	switch (offset) {
-	case NVME_REG_CC:
-		cc_write(value);
-		break;
-	case NVME_REG_AQA:
-		dev.aqa = value;
-		break;
-	case NVME_REG_ASQ:
-		dev.asq = (dev.asq & ~0xffffffffull) | value;
-		break;
-	case NVME_REG_ASQ + 4:
-		dev.asq = (uint32_t)dev.asq | (uint64_t)value << 32;
-		break;
-	case NVME_REG_ACQ:
-		dev.acq = (dev.acq & ~0xffffffffull) | value;
-		break;
-	case NVME_REG_ACQ + 4:
-		dev.acq = (uint32_t)dev.acq | (uint64_t)value << 32;
-		break;
-	default:
-		FUZZ_CHECK(!"a register that is written");
+	case NVME_REG_CC: cc_write(value); break;
+	case NVME_REG_AQA: dev.aqa = value; break;
+	case NVME_REG_ASQ: dev.asq = (dev.asq & ~0xffffffffull) | value; break;
+	case NVME_REG_ASQ + 4: dev.asq = (uint32_t)dev.asq | (uint64_t)value << 32; break;
+	case NVME_REG_ACQ: dev.acq = (dev.acq & ~0xffffffffull) | value; break;
+	case NVME_REG_ACQ + 4: dev.acq = (uint32_t)dev.acq | (uint64_t)value << 32; break;
+	default: FUZZ_CHECK(!"a register that is written");
 	}
 }
 
@@ -363,16 +328,11 @@ static uint32_t reg_read(uint32_t offset)
 	if (dev.gone)
 		return UINT32_MAX;
 	switch (offset) {
-	case NVME_REG_CAP:
-		return (uint32_t)dev.cap;
-	case NVME_REG_CAP + 4:
-		return (uint32_t)(dev.cap >> 32);
-	case NVME_REG_VS:
-		return 0x10400;
-	case NVME_REG_CC:
-		return dev.cc;
-	case NVME_REG_CSTS:
-		return dev.csts;
+	case NVME_REG_CAP: return (uint32_t)dev.cap;
+	case NVME_REG_CAP + 4: return (uint32_t)(dev.cap >> 32);
+	case NVME_REG_VS: return 0x10400;
+	case NVME_REG_CC: return dev.cc;
+	case NVME_REG_CSTS: return dev.csts;
 	}
 	FUZZ_CHECK(!"a register that is read");
 	return 0;
@@ -661,19 +621,13 @@ static void step(struct fuzz_in *in)
 	uint32_t value;
 
 	switch (fuzz_below(in, STEP_COUNT)) {
-	case STEP_SUBMIT:
-		submit(in);
-		break;
+	case STEP_SUBMIT: submit(in); break;
 	case STEP_COMMIT:
 		if (disk->submitted)
 			disk->ops->commit(disk);
 		break;
-	case STEP_POLL:
-		poll(1 + fuzz_below(in, 64));
-		break;
-	case STEP_COMPLETE:
-		complete(in);
-		break;
+	case STEP_POLL: poll(1 + fuzz_below(in, 64)); break;
+	case STEP_COMPLETE: complete(in); break;
 	case STEP_POST:
 		value = fuzz_u32(in);
 		if (dev.io_cq && may_dma())
@@ -684,23 +638,15 @@ static void step(struct fuzz_in *in)
 		if (dev.io_cq && may_dma())
 			cqe_put(dev.io_cq, value % dev.io_depth, fuzz_u32(in), 0);
 		break;
-	case STEP_CSTS:
-		dev.csts = fuzz_u8(in);
-		break;
-	case STEP_GONE:
-		dev.gone = !dev.gone;
-		break;
-	case STEP_TIME:
-		seconds(fuzz_below(in, 16));
-		break;
+	case STEP_CSTS: dev.csts = fuzz_u8(in); break;
+	case STEP_GONE: dev.gone = !dev.gone; break;
+	case STEP_TIME: seconds(fuzz_below(in, 16)); break;
 	case STEP_IRQ:
 		value = fuzz_u8(in) & 1;
 		if (disk->ops->irq_set)
 			disk->ops->irq_set(disk, value);
 		break;
-	case STEP_STUCK:
-		dev.stuck = !dev.stuck;
-		break;
+	case STEP_STUCK: dev.stuck = !dev.stuck; break;
 	}
 }
 

@@ -130,8 +130,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		         STEP_KICK, 0);
 		FUZZ_PUT(&o, STEP_KICK, 1, STEP_TIME, 6, STEP_TIME, 6, STEP_TIME, 6);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }
@@ -563,59 +562,29 @@ static void step(void)
 	struct queue *q;
 
 	switch (fuzz_below(&in, STEP_COUNT)) {
-	case STEP_READ:
-		request(queue_pick(), VIRTIO_BLK_T_IN);
-		break;
-	case STEP_WRITE:
-		request(queue_pick(), VIRTIO_BLK_T_OUT);
-		break;
-	case STEP_FLUSH:
-		request(queue_pick(), VIRTIO_BLK_T_FLUSH);
-		break;
+	case STEP_READ: request(queue_pick(), VIRTIO_BLK_T_IN); break;
+	case STEP_WRITE: request(queue_pick(), VIRTIO_BLK_T_OUT); break;
+	case STEP_FLUSH: request(queue_pick(), VIRTIO_BLK_T_FLUSH); break;
 	case STEP_ZERO:
 		q = queue_pick();
 		request(q, next_value % 2 ? VIRTIO_BLK_T_DISCARD : VIRTIO_BLK_T_WRITE_ZEROES);
 		break;
-	case STEP_CASE:
-		case_publish(queue_pick());
-		break;
-	case STEP_KICK:
-		kick(queue_pick());
-		break;
-	case STEP_REAP:
-		reap(queue_pick());
-		break;
-	case STEP_IRQ:
-		irq_want(queue_pick());
-		break;
-	case STEP_NO_IRQ:
-		irq_refuse(queue_pick());
-		break;
-	case STEP_TIME:
-		time_pass();
-		break;
-	case STEP_DEVICE:
-		device_step();
-		break;
-	case STEP_HOLD:
-		model.hold = !model.hold;
-		break;
-	case STEP_ORDER:
-		model.reorder = !model.reorder;
-		break;
-	case STEP_FAULT:
-		fault_plan();
-		break;
+	case STEP_CASE: case_publish(queue_pick()); break;
+	case STEP_KICK: kick(queue_pick()); break;
+	case STEP_REAP: reap(queue_pick()); break;
+	case STEP_IRQ: irq_want(queue_pick()); break;
+	case STEP_NO_IRQ: irq_refuse(queue_pick()); break;
+	case STEP_TIME: time_pass(); break;
+	case STEP_DEVICE: device_step(); break;
+	case STEP_HOLD: model.hold = !model.hold; break;
+	case STEP_ORDER: model.reorder = !model.reorder; break;
+	case STEP_FAULT: fault_plan(); break;
 	case STEP_POLL:
 		q = queue_pick();
 		ioloop_poll_set(&vq_of(q)->ioq, poll_ns[fuzz_below(&in, ARRAY_LEN(poll_ns))]);
 		break;
-	case STEP_DETACH:
-		detach(queue_pick());
-		break;
-	case STEP_ATTACH:
-		attach(queue_pick());
-		break;
+	case STEP_DETACH: detach(queue_pick()); break;
+	case STEP_ATTACH: attach(queue_pick()); break;
 	}
 }
 

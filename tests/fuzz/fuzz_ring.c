@@ -101,8 +101,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		FUZZ_PUT(&o, STEP_JUMP, 0xff, 0xff, STEP_PASS, 2, STEP_RESET, STEP_CASE, 0,
 		         STEP_KICK);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }
@@ -345,40 +344,20 @@ static void step(struct fuzz_in *in)
 		d = desc_read(in, true);
 		memcpy((uint8_t *)vguest_va(&guest, table_gpa) + 16 * index, &d, sizeof(d));
 		break;
-	case STEP_WILD:
-		wild_desc(in);
-		break;
-	case STEP_HEADER:
-		header_set(in);
-		break;
-	case STEP_PUBLISH:
-		publish(in);
-		break;
-	case STEP_CASE:
-		case_publish(in);
-		break;
+	case STEP_WILD: wild_desc(in); break;
+	case STEP_HEADER: header_set(in); break;
+	case STEP_PUBLISH: publish(in); break;
+	case STEP_CASE: case_publish(in); break;
 	case STEP_JUMP:
 		vguest_avail_idx_set(&drv, (uint16_t)(drv.avail_idx + fuzz_u16(in)));
 		wild = true;
 		break;
-	case STEP_PASS:
-		passes(fuzz_below(in, 8));
-		break;
-	case STEP_KICK:
-		ioloop_kick(&blk->queue[0].ioq);
-		break;
-	case STEP_HOLD:
-		disk.hold = !disk.hold;
-		break;
-	case STEP_STATUS:
-		disk.next_status = fuzz_below(in, BIO_EGONE + 1);
-		break;
-	case STEP_ROOM:
-		disk.room = fuzz_below(in, 8);
-		break;
-	case STEP_RESET:
-		reset();
-		break;
+	case STEP_PASS: passes(fuzz_below(in, 8)); break;
+	case STEP_KICK: ioloop_kick(&blk->queue[0].ioq); break;
+	case STEP_HOLD: disk.hold = !disk.hold; break;
+	case STEP_STATUS: disk.next_status = fuzz_below(in, BIO_EGONE + 1); break;
+	case STEP_ROOM: disk.room = fuzz_below(in, 8); break;
+	case STEP_RESET: reset(); break;
 	case STEP_EVENT:
 		if (fuzz_u8(in) & 1)
 			vguest_irq_on(&drv);

@@ -20,8 +20,8 @@ const unsigned fuzz_rounds = 2500;
 #define QUEUE_SIZE 16u
 #define SECTORS    256u
 #define PIECE      (128 * KIB)
-#define STATUS_ALL                                                                    \
-	(VIRTIO_STATUS_ACKNOWLEDGE | VIRTIO_STATUS_DRIVER | VIRTIO_STATUS_DRIVER_OK | \
+#define STATUS_ALL                                                                                 \
+	(VIRTIO_STATUS_ACKNOWLEDGE | VIRTIO_STATUS_DRIVER | VIRTIO_STATUS_DRIVER_OK |              \
 	 VIRTIO_STATUS_FEATURES_OK | VIRTIO_STATUS_NEEDS_RESET | VIRTIO_STATUS_FAILED)
 
 enum step {
@@ -103,8 +103,7 @@ size_t fuzz_seed(unsigned index, uint8_t *out)
 		FUZZ_PUT(&o, STEP_KICK, 0, STEP_PASS, 2, STEP_MEMORY, 0x02, 1, 9, 9, 9, 9, 9, 9, 9,
 		         9, STEP_PASS, 2);
 		break;
-	default:
-		return 0;
+	default: return 0;
 	}
 	return o.len_bytes;
 }
@@ -192,10 +191,10 @@ static void passes(unsigned count)
 
 /* --- a driver --------------------------------------------------------------------------------- */
 
-#define FIELD(name)                                                       \
-	{                                                                 \
-		offsetof(struct virtio_pci_common_cfg, name),             \
-		        sizeof(((struct virtio_pci_common_cfg *)0)->name) \
+#define FIELD(name)                                                                                \
+	{                                                                                          \
+		offsetof(struct virtio_pci_common_cfg, name),                                      \
+		        sizeof(((struct virtio_pci_common_cfg *)0)->name)                          \
 	}
 
 static const struct {
@@ -220,11 +219,11 @@ static const struct {
         FIELD(config_generation),
 };
 
-#define GET(name)                                                 \
-	bar_read(0, offsetof(struct virtio_pci_common_cfg, name), \
+#define GET(name)                                                                                  \
+	bar_read(0, offsetof(struct virtio_pci_common_cfg, name),                                  \
 	         sizeof(((struct virtio_pci_common_cfg *)0)->name))
-#define SET(name, value)                                           \
-	bar_write(0, offsetof(struct virtio_pci_common_cfg, name), \
+#define SET(name, value)                                                                           \
+	bar_write(0, offsetof(struct virtio_pci_common_cfg, name),                                 \
 	          sizeof(((struct virtio_pci_common_cfg *)0)->name), value)
 
 static void queue_start(unsigned i, bool event_idx)
@@ -448,18 +447,10 @@ static void step(struct fuzz_in *in)
 	unsigned i;
 
 	switch (fuzz_below(in, STEP_COUNT)) {
-	case STEP_CONFIG_READ:
-		config_access(in, false);
-		break;
-	case STEP_CONFIG_WRITE:
-		config_access(in, true);
-		break;
-	case STEP_PORT:
-		port_access(in);
-		break;
-	case STEP_ADDRESS:
-		vpci_io_write(&vm.pci, 0xcf8, 4, fuzz_u32(in));
-		break;
+	case STEP_CONFIG_READ: config_access(in, false); break;
+	case STEP_CONFIG_WRITE: config_access(in, true); break;
+	case STEP_PORT: port_access(in); break;
+	case STEP_ADDRESS: vpci_io_write(&vm.pci, 0xcf8, 4, fuzz_u32(in)); break;
 	case STEP_FIELD_READ:
 		i = fuzz_below(in, ARRAY_LEN(field));
 		bar_read(0, field[i].offset, field[i].width_bytes);
@@ -468,39 +459,17 @@ static void step(struct fuzz_in *in)
 		i = fuzz_below(in, ARRAY_LEN(field));
 		bar_write(0, field[i].offset, field[i].width_bytes, fuzz_u32(in));
 		break;
-	case STEP_BAR_READ:
-		bar_access(in, false);
-		break;
-	case STEP_BAR_WRITE:
-		bar_access(in, true);
-		break;
-	case STEP_GPA:
-		gpa_access(in);
-		break;
-	case STEP_START:
-		driver_start(fuzz_u8(in) & 1);
-		break;
-	case STEP_MSIX:
-		msix_start();
-		break;
-	case STEP_CASE:
-		case_publish(in);
-		break;
-	case STEP_KICK:
-		bar_write(VIRTIO_PCI_BAR_NOTIFY, 4 * fuzz_below(in, QUEUES), 2, 0);
-		break;
-	case STEP_MEMORY:
-		memory_write(in);
-		break;
-	case STEP_PASS:
-		passes(fuzz_below(in, 8));
-		break;
-	case STEP_HOLD:
-		disk.hold = !disk.hold;
-		break;
-	case STEP_RESET:
-		SET(device_status, 0);
-		break;
+	case STEP_BAR_READ: bar_access(in, false); break;
+	case STEP_BAR_WRITE: bar_access(in, true); break;
+	case STEP_GPA: gpa_access(in); break;
+	case STEP_START: driver_start(fuzz_u8(in) & 1); break;
+	case STEP_MSIX: msix_start(); break;
+	case STEP_CASE: case_publish(in); break;
+	case STEP_KICK: bar_write(VIRTIO_PCI_BAR_NOTIFY, 4 * fuzz_below(in, QUEUES), 2, 0); break;
+	case STEP_MEMORY: memory_write(in); break;
+	case STEP_PASS: passes(fuzz_below(in, 8)); break;
+	case STEP_HOLD: disk.hold = !disk.hold; break;
+	case STEP_RESET: SET(device_status, 0); break;
 	}
 }
 

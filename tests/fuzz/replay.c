@@ -95,27 +95,13 @@ static void mutate(unsigned seeds)
 	if (!input_bytes)
 		insert_some();
 	switch (rnd(7)) {
-	case 0:
-		input[rnd(input_bytes)] ^= (uint8_t)(1u << rnd(8));
-		break;
-	case 1:
-		input[rnd(input_bytes)] = (uint8_t)rnd(256);
-		break;
-	case 2:
-		input[rnd(input_bytes)] = edges[rnd(sizeof(edges))];
-		break;
-	case 3:
-		input[rnd(input_bytes)] += (uint8_t)(rnd(2) ? 1 : 255);
-		break;
-	case 4:
-		remove_some();
-		break;
-	case 5:
-		insert_some();
-		break;
-	case 6:
-		splice(seeds);
-		break;
+	case 0: input[rnd(input_bytes)] ^= (uint8_t)(1u << rnd(8)); break;
+	case 1: input[rnd(input_bytes)] = (uint8_t)rnd(256); break;
+	case 2: input[rnd(input_bytes)] = edges[rnd(sizeof(edges))]; break;
+	case 3: input[rnd(input_bytes)] += (uint8_t)(rnd(2) ? 1 : 255); break;
+	case 4: remove_some(); break;
+	case 5: insert_some(); break;
+	case 6: splice(seeds); break;
 	}
 }
 

@@ -56,7 +56,8 @@ static double share(uint64_t part, uint64_t whole)
 static void detail_print(const struct sim_trace *t, const struct sim_policy *p,
                          const struct sim_result *r)
 {
-	const char *form = sim.form == FORM_CSV ? "%s,%s,%s,%.5f,%.3f,%.3f,%.3f,%.5f,%.5f\n"
+	const char *form = sim.form == FORM_CSV
+	                           ? "%s,%s,%s,%.5f,%.3f,%.3f,%.3f,%.5f,%.5f\n"
 	                           : "%-7s %-20s %-8s %10.4f %10.3f %10.2f %10.2f %9.4f %9.4f\n";
 
 	printf(form, class_name(t->class), t->name, p->name, share(r->cost, r->optimum),
@@ -105,8 +106,8 @@ static void json_print(const struct sim_trace *t, const struct sim_result *r)
 
 	printf("{\"trace\": \"%s\", \"class\": \"%s\", \"bound\": %.6f, \"limit\": %.6f, "
 	       "\"ours\": %.6f",
-	       t->name, class_name(t->class), share(ours->bound, ours->optimum),
-	       sim_limit(t, ours), share(ours->cost, ours->optimum));
+	       t->name, class_name(t->class), share(ours->bound, ours->optimum), sim_limit(t, ours),
+	       share(ours->cost, ours->optimum));
 	for (unsigned p = 0; p < sim_policy_count; p++)
 		printf(", \"%s\": %.6f", sim_policies[p].name, share(r[p].cost, r[p].optimum));
 }
@@ -254,9 +255,8 @@ static void options(int argc, char **argv)
 			*number = strtoull(value, NULL, 10);
 			i++;
 		} else {
-			fprintf(stderr,
-			        "usage: sim [--csv|--full|--json] [--seed N] [--wake NS] "
-			        "[--exit NS] [--gaps N] [--ours POLICY] [TRACE ..]\n");
+			fprintf(stderr, "usage: sim [--csv|--full|--json] [--seed N] [--wake NS] "
+			                "[--exit NS] [--gaps N] [--ours POLICY] [TRACE ..]\n");
 			exit(2);
 		}
 	}

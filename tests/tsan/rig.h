@@ -26,7 +26,7 @@ struct guest {
 	unsigned index;
 	bool outstanding[QUEUE_SIZE]; /* by head: published, not yet taken */
 	uint64_t state, published, taken, kicks;
-	uint64_t resets, dropped; /* the driver started again; requests it gave up so */
+	uint64_t resets, dropped;    /* the driver started again; requests it gave up so */
 	atomic_uint_least64_t steps; /* guest_step's, begun and ended */
 	uint64_t steps_aim;          /* the main thread's */
 };

@@ -65,8 +65,8 @@ static void put_manifest(const struct manifest *m)
 {
 	static const char *const idle[] = {"auto", "mwait", "hlt", "poll"};
 
-	printf("{\"io_core\": %u, \"idle\": \"%s\", \"poll_weight\": %u, \"disable\": [", m->io_core,
-	       idle[m->idle], m->poll_weight);
+	printf("{\"io_core\": %u, \"idle\": \"%s\", \"poll_weight\": %u, \"disable\": [",
+	       m->io_core, idle[m->idle], m->poll_weight);
 	for (uint32_t i = 0; i < m->disable_count; i++) {
 		printf("%s", i ? ", " : "");
 		put_string(m->disable[i]);

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-#define SECTORS 4096u
-#define PIECE   (8 * MIB)
-#define EDGE    (VGUEST_BASE_GPA + PIECE) /* where the host's memory breaks */
-#define GUARD   0xee
+#define SECTORS      4096u
+#define PIECE        (8 * MIB)
+#define EDGE         (VGUEST_BASE_GPA + PIECE) /* where the host's memory breaks */
+#define GUARD        0xee
 #define ALL_FEATURES UINT64_MAX
 
 static struct vguest guest;
@@ -58,8 +58,8 @@ static void attach(uint64_t features)
 	blk->features = features & blk->features_offered;
 	vguest_queue_init(&drv, &guest, config.queue_size, features & VIRTIO_F_EVENT_IDX,
 	                  features & VIRTIO_F_INDIRECT_DESC);
-	blk->queue[0].setup = (struct vblk_queue_setup){drv.size, drv.desc_gpa, drv.avail_gpa,
-	                                                drv.used_gpa};
+	blk->queue[0].setup =
+	        (struct vblk_queue_setup){drv.size, drv.desc_gpa, drv.avail_gpa, drv.used_gpa};
 	ioloop_attach(&blk->queue[0].ioq);
 	passes(1);
 }
@@ -155,9 +155,8 @@ static uint8_t status_check(void)
 static uint8_t request(uint32_t type, uint64_t sector, uint32_t len_bytes)
 {
 	bool device_writes = type == VIRTIO_BLK_T_IN || type == VIRTIO_BLK_T_GET_ID;
-	struct vguest_buf bufs[3] = {{hdr_gpa, 16, false},
-	                             {data_gpa, len_bytes, device_writes},
-	                             {status_gpa, 1, true}};
+	struct vguest_buf bufs[3] = {
+	        {hdr_gpa, 16, false}, {data_gpa, len_bytes, device_writes}, {status_gpa, 1, true}};
 
 	hdr_set(type, sector);
 	if (len_bytes == 0)
@@ -169,7 +168,7 @@ static uint8_t request(uint32_t type, uint64_t sector, uint32_t len_bytes)
 static uint8_t range_request(uint32_t type, uint64_t sector, uint32_t num_sectors, uint32_t flags)
 {
 	*(struct virtio_blk_range *)va(data_gpa) =
-		(struct virtio_blk_range){sector, num_sectors, flags};
+	        (struct virtio_blk_range){sector, num_sectors, flags};
 	return request(type, 0, sizeof(struct virtio_blk_range));
 }
 
@@ -300,10 +299,8 @@ static void test_odd_pieces(void)
 {
 	gpa_t hdr = EDGE - 5, data = EDGE - 200;
 	struct virtio_blk_hdr copy = {VIRTIO_BLK_T_IN, 0, 3};
-	struct vguest_buf bufs[] = {{hdr, 16, false},
-	                            {data, 60, true},
-	                            {data + 300, 400, true},
-	                            {data_gpa, 52, true},
+	struct vguest_buf bufs[] = {{hdr, 16, false},           {data, 60, true},
+	                            {data + 300, 400, true},    {data_gpa, 52, true},
 	                            {data_gpa + 52, 512, true}, /* continues the last one */
 	                            {status_gpa, 1, true}};
 
@@ -322,7 +319,7 @@ static void test_odd_pieces(void)
 static void test_segment_across_break(void)
 {
 	struct vguest_buf bufs[] = {
-		{hdr_gpa, 16, false}, {EDGE - 1024, 4096, true}, {status_gpa, 1, true}};
+	        {hdr_gpa, 16, false}, {EDGE - 1024, 4096, true}, {status_gpa, 1, true}};
 	uint8_t back[4096];
 
 	setup();
@@ -586,7 +583,7 @@ static void reads_publish(unsigned count)
 
 		bufs[0].gpa = data_gpa + i * 4096 + 2048;
 		*(struct virtio_blk_hdr *)va(bufs[0].gpa) =
-			(struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, i};
+		        (struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, i};
 		*va(bufs[2].gpa) = GUARD;
 		head = vguest_add_indirect(&drv, bufs, 3);
 		if (head < 0)
@@ -757,8 +754,11 @@ static void test_write_through(void)
 	CHECK_EQ(blk->queue[0].ioq.counts.interrupts_suppressed, 0);
 	/* The flush fails: so does the write. */
 	disk.hold = 1;
-	vguest_publish(&drv, (uint16_t)vguest_add(&drv, (struct vguest_buf[]){
-		{hdr_gpa, 16, false}, {data_gpa, 512, false}, {status_gpa, 1, true}}, 3));
+	vguest_publish(&drv, (uint16_t)vguest_add(&drv,
+	                                          (struct vguest_buf[]){{hdr_gpa, 16, false},
+	                                                                {data_gpa, 512, false},
+	                                                                {status_gpa, 1, true}},
+	                                          3));
 	hdr_set(VIRTIO_BLK_T_OUT, 0);
 	ioloop_kick(&blk->queue[0].ioq);
 	passes(2);
@@ -778,8 +778,11 @@ static void test_write_through_full(void)
 	prepare(512);
 	create(0, 64, SECTORS - 64);
 	attach(ALL_FEATURES & ~VIRTIO_BLK_F_FLUSH);
-	vguest_publish(&drv, (uint16_t)vguest_add(&drv, (struct vguest_buf[]){
-		{hdr_gpa, 16, false}, {data_gpa, 512, false}, {status_gpa, 1, true}}, 3));
+	vguest_publish(&drv, (uint16_t)vguest_add(&drv,
+	                                          (struct vguest_buf[]){{hdr_gpa, 16, false},
+	                                                                {data_gpa, 512, false},
+	                                                                {status_gpa, 1, true}},
+	                                          3));
 	hdr_set(VIRTIO_BLK_T_OUT, 0);
 	ioloop_kick(&blk->queue[0].ioq);
 	disk.hold = 1;
@@ -852,8 +855,11 @@ static void test_reset_unflushed(void)
 	create(0, 64, SECTORS - 64);
 	attach(ALL_FEATURES & ~VIRTIO_BLK_F_FLUSH);
 	q = &blk->queue[0];
-	vguest_publish(&drv, (uint16_t)vguest_add(&drv, (struct vguest_buf[]){
-		{hdr_gpa, 16, false}, {data_gpa, 512, false}, {status_gpa, 1, true}}, 3));
+	vguest_publish(&drv, (uint16_t)vguest_add(&drv,
+	                                          (struct vguest_buf[]){{hdr_gpa, 16, false},
+	                                                                {data_gpa, 512, false},
+	                                                                {status_gpa, 1, true}},
+	                                          3));
 	hdr_set(VIRTIO_BLK_T_OUT, 0);
 	ioloop_kick(&q->ioq);
 	disk.hold = 1;
@@ -1059,9 +1065,9 @@ static void test_threads(void)
 
 TESTS(T(test_read_write), T(test_indirect_read), T(test_get_id), T(test_flush),
       T(test_header_in_bytes), T(test_glued), T(test_odd_pieces), T(test_segment_across_break),
-      T(test_capacity_edge), T(test_lengths), T(test_4k_blocks), T(test_read_only),
-      T(test_discard), T(test_range_limits), T(test_no_discard), T(test_bad_frames),
-      T(test_bad_chain_comes_back), T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
+      T(test_capacity_edge), T(test_lengths), T(test_4k_blocks), T(test_read_only), T(test_discard),
+      T(test_range_limits), T(test_no_discard), T(test_bad_frames), T(test_bad_chain_comes_back),
+      T(test_device_errors), T(test_batch), T(test_device_full), T(test_flood), T(test_100000),
       T(test_unpolled), T(test_without_event_idx), T(test_write_through),
       T(test_write_through_full), T(test_reset_in_flight), T(test_reset_unflushed),
       T(test_attach_bad_ring), T(test_broken_ring), T(test_config), T(test_create_checks),

@@ -124,7 +124,8 @@ static void test_interval(void)
 			coalesce_hold(&c, n, 64, true, now_tsc += n * 40);
 		CHECK(c.interval_tsc >= 30 && c.interval_tsc <= 50);
 		for (unsigned i = 0; i < 10000; i++) {
-			coalesce_hold(&c, 1 + below(4096), 64, true, now_tsc += below(1u << below(31)));
+			coalesce_hold(&c, 1 + below(4096), 64, true,
+			              now_tsc += below(1u << below(31)));
 			if (c.interval_tsc > HOLD_TSC * 8)
 				CHECK_EQ(c.interval_tsc, 0);
 		}
@@ -143,7 +144,8 @@ static void test_bound(void)
 
 	coalesce_init(&c, HOLD_TSC);
 	for (unsigned i = 0; i < 2000000 && !test_case_failed; i++) {
-		uint32_t completed = below(4) ? below(1 + below(20)) : 0, in_flight = below(1 + below(200));
+		uint32_t completed = below(4) ? below(1 + below(20)) : 0,
+		         in_flight = below(1 + below(200));
 		uint64_t step_tsc = below(1u << below(i / 100000 % 18 + 1));
 		bool may_hold = below(50) != 0;
 
@@ -187,7 +189,8 @@ static void ring_compare(bool event_idx)
 	vguest_init(&guest, 1, 8 * MIB);
 	vguest_queue_init(&drv, &guest, 256, event_idx, false);
 	CHECK_EQ(ring_attach(&each, &guest.mem, 256, drv.desc_gpa, drv.avail_gpa, drv.used_gpa,
-	                     event_idx, false), 0);
+	                     event_idx, false),
+	         0);
 	some = each;
 	for (unsigned round = 0; round < 200000 && !test_case_failed; round++) {
 		unsigned batches = 1 + below(8);
@@ -200,7 +203,8 @@ static void ring_compare(bool event_idx)
 		else
 			vguest_irq_off(&drv);
 		if (event_idx && !below(10)) /* a driver may write anything */
-			((uint16_t *)vguest_va(&guest, drv.avail_gpa))[2 + 256] = (uint16_t)below(65536);
+			((uint16_t *)vguest_va(&guest, drv.avail_gpa))[2 + 256] =
+			        (uint16_t)below(65536);
 		while (batches-- > 0) {
 			for (unsigned n = 1 + below(12); n > 0; n--) {
 				ring_push(&each, 0, 0);
@@ -278,8 +282,8 @@ static void passes(unsigned count)
 static void ring_give(bool event_idx)
 {
 	vguest_queue_init(&drv, &guest, 256, event_idx, true);
-	blk->queue[0].setup = (struct vblk_queue_setup){drv.size, drv.desc_gpa, drv.avail_gpa,
-	                                                drv.used_gpa};
+	blk->queue[0].setup =
+	        (struct vblk_queue_setup){drv.size, drv.desc_gpa, drv.avail_gpa, drv.used_gpa};
 	ioloop_attach(the_ioq());
 	passes(1);
 }
@@ -329,7 +333,7 @@ static void reads_publish(unsigned count)
 		int head;
 
 		*(struct virtio_blk_hdr *)vguest_va(&guest, hdr_gpa) =
-			(struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, drv.avail_idx % 4096u};
+		        (struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, drv.avail_idx % 4096u};
 		head = vguest_add_indirect(&drv, bufs, 3);
 		if (head < 0)
 			abort();

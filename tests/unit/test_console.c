@@ -237,5 +237,5 @@ static void full_receiver_keeps_the_rest(void)
 }
 
 TESTS(T(one_guest_is_raw), T(several_share_by_lines), T(unfinished_lines),
-      T(a_halt_does_not_wait_for_neighbours), T(long_lines),
-      T(a_stranger_is_silent), T(input_follows_focus), T(full_receiver_keeps_the_rest))
+      T(a_halt_does_not_wait_for_neighbours), T(long_lines), T(a_stranger_is_silent),
+      T(input_follows_focus), T(full_receiver_keeps_the_rest))

@@ -41,9 +41,7 @@ static void host_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4])
 			out[EBX] = 512 + 64 * subleaf;
 		}
 		break;
-	case 0x80000000:
-		out[EAX] = host_extended_max;
-		break;
+	case 0x80000000: out[EAX] = host_extended_max; break;
 	case 0x80000008:
 		out[EAX] = 0x3930; /* 48 physical, 57 linear */
 		break;

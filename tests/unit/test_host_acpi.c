@@ -66,14 +66,18 @@ static hpa_t setup(const uint8_t *entries, uint32_t len_bytes)
 
 static void test_cpus(void)
 {
-	static const uint8_t e[] = {
-		0, 8, 0, 0,    1, 0, 0, 0, /* enabled */
-		0, 8, 1, 2,    0, 0, 0, 0, /* disabled */
-		0, 8, 2, 4,    1, 0, 0, 0,
-		0, 8, 3, 0xff, 1, 0, 0, 0, /* no id: the x2APIC entry has it */
-		9, 16, 0, 0, 0x34, 0x12, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0,
-		9, 16, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, /* said twice */
-	};
+	static const uint8_t
+	        e
+	                [] =
+	                        {
+	                                0,    8,  0, 0, 1,    0,    0,  0, /* enabled */
+	                                0,    8,  1, 2, 0,    0,    0,  0, /* disabled */
+	                                0,    8,  2, 4, 1,    0,    0,  0, 0, 8, 3,
+	                                0xff, 1,  0, 0, 0, /* no id: the x2APIC entry has it */
+	                                9,    16, 0, 0, 0x34, 0x12, 0,  0, 1, 0, 0,
+	                                0,    3,  0, 0, 0,    9,    16, 0, 0, 4, 0,
+	                                0,    0,  1, 0, 0,    0,    2,  0, 0, 0, /* said twice */
+	                        };
 	uint32_t id[8];
 	hpa_t rsdp = setup(e, sizeof(e));
 
@@ -85,8 +89,8 @@ static void test_cpus(void)
 static void test_x2apic_only(void)
 {
 	static const uint8_t e[] = {
-		9, 16, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
-		9, 16, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,
+	        9, 16, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+	        9, 16, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,
 	};
 	uint32_t id[8];
 
@@ -97,9 +101,8 @@ static void test_x2apic_only(void)
 static void test_overrides_and_ioapics(void)
 {
 	static const uint8_t e[] = {
-		1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0,
-		1, 12, 1, 0, 0, 0x10, 0xc0, 0xfe, 24, 0, 0, 0,
-		2, 10, 0, 4, 20, 0, 0, 0, 0x0f, 0,
+	        1,    12,   0,    0,  0, 0, 0xc0, 0xfe, 0,  0, 0, 0,  1, 12, 1, 0,    0,
+	        0x10, 0xc0, 0xfe, 24, 0, 0, 0,    2,    10, 0, 4, 20, 0, 0,  0, 0x0f, 0,
 	};
 	struct acpi_ioapic io[4];
 	uint16_t flags;

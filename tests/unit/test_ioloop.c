@@ -10,11 +10,11 @@
 
 struct queue {
 	struct ioq ioq;
-	unsigned backlog;     /* requests published, not yet taken */
-	unsigned flying;      /* taken, not yet completed */
+	unsigned backlog; /* requests published, not yet taken */
+	unsigned flying;  /* taken, not yet completed */
 	bool armed;
 	unsigned looks, publishes;
-	bool publish_on_arm;  /* the race: a request appears just as notifications go on */
+	bool publish_on_arm; /* the race: a request appears just as notifications go on */
 	bool attach_fails;
 };
 
@@ -86,7 +86,8 @@ static bool q_drained(struct ioq *q)
 	return of(q)->flying == 0;
 }
 
-static const struct ioq_ops queue_ops = {q_serve, q_pending, q_arm, q_disarm, q_publish, q_attach, q_drained};
+static const struct ioq_ops queue_ops = {q_serve,   q_pending, q_arm,    q_disarm,
+                                         q_publish, q_attach,  q_drained};
 
 static void d_commit(struct bio_dev *dev)
 {
@@ -617,8 +618,8 @@ static unsigned q_serve_one_slot(struct ioq *q, unsigned budget)
 
 static void full_device_is_shared(void)
 {
-	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm, q_disarm,
-	                                            q_publish, q_attach, q_drained};
+	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm,    q_disarm,
+	                                            q_publish,        q_attach,  q_drained};
 
 	setup(3, IOQ_POLL_ALWAYS);
 	for (unsigned i = 0; i < 3; i++) {
@@ -726,8 +727,8 @@ static void unattached_always_lets_sleep(void)
 /* A queue that waits for room in the device stays hot beyond its time. */
 static void waiting_for_the_device_is_not_idle(void)
 {
-	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm, q_disarm,
-	                                            q_publish, q_attach, q_drained};
+	static const struct ioq_ops one_slot_ops = {q_serve_one_slot, q_pending, q_arm,    q_disarm,
+	                                            q_publish,        q_attach,  q_drained};
 
 	setup(2, IOQ_POLL_AUTO);
 	queues[1].ioq.ops = &one_slot_ops;
@@ -771,13 +772,14 @@ static void price_of_a_wake_is_learned(void)
 	CHECK(loop.policy.price_ticks[0] > 4 * before);
 }
 
-TESTS(T(attach_arms), T(full_device_is_shared), T(attach_refused_stays_off), T(kick_makes_hot_and_stays_quiet),
-      T(one_doorbell_and_one_publish_a_pass), T(idle_queue_goes_cold_then_is_swept),
-      T(sweep_cost_is_bounded), T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst),
-      T(arming_finds_the_race), T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
-      T(slow_request_keeps_its_queue),
-      T(sleeps_when_the_policy_says_so), T(stolen_time_is_not_a_failed_budget),
-      T(unattached_always_lets_sleep), T(waiting_for_the_device_is_not_idle),
-      T(price_of_a_wake_is_learned), T(always_never_sleeps), T(always_from_cold), T(sweep_looks_once), T(detach_drains), T(sleep_is_bounded_by_flight),
+TESTS(T(attach_arms), T(full_device_is_shared), T(attach_refused_stays_off),
+      T(kick_makes_hot_and_stays_quiet), T(one_doorbell_and_one_publish_a_pass),
+      T(idle_queue_goes_cold_then_is_swept), T(sweep_cost_is_bounded),
+      T(sleeps_armed_and_wakes_by_kick), T(one_ipi_for_a_burst), T(arming_finds_the_race),
+      T(poll_zero_reads_only_on_a_kick), T(poll_zero_is_not_starved),
+      T(slow_request_keeps_its_queue), T(sleeps_when_the_policy_says_so),
+      T(stolen_time_is_not_a_failed_budget), T(unattached_always_lets_sleep),
+      T(waiting_for_the_device_is_not_idle), T(price_of_a_wake_is_learned), T(always_never_sleeps),
+      T(always_from_cold), T(sweep_looks_once), T(detach_drains), T(sleep_is_bounded_by_flight),
       T(completion_in_the_last_look), T(cold_queue_is_armed_at_last), T(retiring_finds_the_race),
       T(completion_wakes_its_queue))

@@ -422,5 +422,6 @@ static void any_header_is_survived(void)
 
 TESTS(T(layout_around_the_hole), T(loads_a_kernel), T(copies_the_header_it_has),
       T(entry_state_is_64_bit), T(initrd_keeps_clear_of_the_kernel), T(initrd_above_four_gigabytes),
-      T(memory_in_pieces), T(memory_map_of_small_pieces), T(places_by_preference), T(refuses_what_is_no_kernel),
-      T(setup_sects_zero_is_four), T(truncated_files), T(any_header_is_survived))
+      T(memory_in_pieces), T(memory_map_of_small_pieces), T(places_by_preference),
+      T(refuses_what_is_no_kernel), T(setup_sects_zero_is_four), T(truncated_files),
+      T(any_header_is_survived))

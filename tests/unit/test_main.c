@@ -423,28 +423,17 @@ static void took_interrupt(struct hvm_vcpu *hv)
 }
 
 static const struct step all_exits[] = {
-        {HVM_EXIT_CPUID, leaf_0},
-        {HVM_EXIT_RDMSR, msr_tsc},
-        {HVM_EXIT_RDMSR, msr_unknown},
-        {HVM_EXIT_WRMSR, msr_apic_base},
-        {HVM_EXIT_WRMSR, msr_unknown},
-        {HVM_EXIT_PIO, in_byte},
-        {HVM_EXIT_PIO, letter},
-        {HVM_EXIT_PAUSE, NULL},
-        {HVM_EXIT_WBINVD, NULL},
-        {HVM_EXIT_UD, NULL},
-        {HVM_EXIT_CR8, cr8_write_2},
-        {HVM_EXIT_CR8, cr8_read},
-        {HVM_EXIT_CR8, cr8_write_16},
-        {HVM_EXIT_XSETBV, xcr0_x87},
-        {HVM_EXIT_XSETBV, xcr1},
-        {HVM_EXIT_HYPERCALL, NULL},
-        {HVM_EXIT_MEM, store_nowhere},
-        {HVM_EXIT_KICK, store_nowhere},
-        {HVM_EXIT_HLT, timer_due},
-        {HVM_EXIT_INTR, took_interrupt},
-        {HVM_EXIT_PIO, power_off},
-        {0, NULL},
+        {HVM_EXIT_CPUID, leaf_0},      {HVM_EXIT_RDMSR, msr_tsc},
+        {HVM_EXIT_RDMSR, msr_unknown}, {HVM_EXIT_WRMSR, msr_apic_base},
+        {HVM_EXIT_WRMSR, msr_unknown}, {HVM_EXIT_PIO, in_byte},
+        {HVM_EXIT_PIO, letter},        {HVM_EXIT_PAUSE, NULL},
+        {HVM_EXIT_WBINVD, NULL},       {HVM_EXIT_UD, NULL},
+        {HVM_EXIT_CR8, cr8_write_2},   {HVM_EXIT_CR8, cr8_read},
+        {HVM_EXIT_CR8, cr8_write_16},  {HVM_EXIT_XSETBV, xcr0_x87},
+        {HVM_EXIT_XSETBV, xcr1},       {HVM_EXIT_HYPERCALL, NULL},
+        {HVM_EXIT_MEM, store_nowhere}, {HVM_EXIT_KICK, store_nowhere},
+        {HVM_EXIT_HLT, timer_due},     {HVM_EXIT_INTR, took_interrupt},
+        {HVM_EXIT_PIO, power_off},     {0, NULL},
 };
 static const struct step off[] = {{HVM_EXIT_PIO, power_off}, {0, NULL}};
 static const struct step resets[] = {{HVM_EXIT_PIO, reset}, {0, NULL}};
@@ -454,9 +443,8 @@ static const struct step bad[] = {{HVM_EXIT_BAD_STATE, NULL}, {0, NULL}};
 /* --- runs -----------------------------------------------------------------------------------------
  */
 
-#define GUEST(name) \
-	"[[guest]]\nname = \"" name "\"\nkernel = \"vmlinuz\"\nmemory = \"64M\"\n"
-#define DISK "[[guest.disk]]\nsource = \"null:1M\"\n"
+#define GUEST(name) "[[guest]]\nname = \"" name "\"\nkernel = \"vmlinuz\"\nmemory = \"64M\"\n"
+#define DISK        "[[guest.disk]]\nsource = \"null:1M\"\n"
 
 static void file_add(const char *name, const void *bytes, size_t len)
 {
@@ -726,7 +714,8 @@ static const struct {
          "kernel \"other\" was not loaded"},
         {NULL, GUEST("a") "initrd = \"other\"\n" DISK, "initrd \"other\" was not loaded"},
         {NULL, GUEST("a") "[[guest.disk]]\nsource = \"nvme0n1\"\n", "guest \"a\": no disk"},
-        {NULL, GUEST("a") "[[guest.disk]]\nsource = \"ram:initrd.img\"\n", "the file is smaller than one sector"},
+        {NULL, GUEST("a") "[[guest.disk]]\nsource = \"ram:initrd.img\"\n",
+         "the file is smaller than one sector"},
         {no_mwait, "[host]\nidle = \"mwait\"\n" GUEST("a") DISK, "no MONITOR and MWAIT"},
         {io_core_dead, "[host]\nio_core = 2\n" GUEST("a") "cpus = [0]\n" DISK,
          "core 2 did not start"},

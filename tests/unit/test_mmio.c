@@ -585,45 +585,19 @@ static uint64_t native(unsigned op, uint64_t d, uint64_t s, unsigned width, uint
 
 	d = insn_trunc(d, width);
 	switch (op) {
-	case INSN_ADD:
-		NATIVE_WIDTHS("add", " %[s], %[d]");
-		break;
-	case INSN_OR:
-		NATIVE_WIDTHS("or", " %[s], %[d]");
-		break;
-	case INSN_ADC:
-		NATIVE_WIDTHS("adc", " %[s], %[d]");
-		break;
-	case INSN_SBB:
-		NATIVE_WIDTHS("sbb", " %[s], %[d]");
-		break;
-	case INSN_AND:
-		NATIVE_WIDTHS("and", " %[s], %[d]");
-		break;
-	case INSN_SUB:
-		NATIVE_WIDTHS("sub", " %[s], %[d]");
-		break;
-	case INSN_XOR:
-		NATIVE_WIDTHS("xor", " %[s], %[d]");
-		break;
-	case INSN_CMP:
-		NATIVE_WIDTHS("cmp", " %[s], %[d]");
-		break;
-	case INSN_TEST:
-		NATIVE_WIDTHS("test", " %[s], %[d]");
-		break;
-	case INSN_INC:
-		NATIVE_WIDTHS("inc", " %[d]");
-		break;
-	case INSN_DEC:
-		NATIVE_WIDTHS("dec", " %[d]");
-		break;
-	case INSN_NOT:
-		NATIVE_WIDTHS("not", " %[d]");
-		break;
-	case INSN_NEG:
-		NATIVE_WIDTHS("neg", " %[d]");
-		break;
+	case INSN_ADD: NATIVE_WIDTHS("add", " %[s], %[d]"); break;
+	case INSN_OR: NATIVE_WIDTHS("or", " %[s], %[d]"); break;
+	case INSN_ADC: NATIVE_WIDTHS("adc", " %[s], %[d]"); break;
+	case INSN_SBB: NATIVE_WIDTHS("sbb", " %[s], %[d]"); break;
+	case INSN_AND: NATIVE_WIDTHS("and", " %[s], %[d]"); break;
+	case INSN_SUB: NATIVE_WIDTHS("sub", " %[s], %[d]"); break;
+	case INSN_XOR: NATIVE_WIDTHS("xor", " %[s], %[d]"); break;
+	case INSN_CMP: NATIVE_WIDTHS("cmp", " %[s], %[d]"); break;
+	case INSN_TEST: NATIVE_WIDTHS("test", " %[s], %[d]"); break;
+	case INSN_INC: NATIVE_WIDTHS("inc", " %[d]"); break;
+	case INSN_DEC: NATIVE_WIDTHS("dec", " %[d]"); break;
+	case INSN_NOT: NATIVE_WIDTHS("not", " %[d]"); break;
+	case INSN_NEG: NATIVE_WIDTHS("neg", " %[d]"); break;
 	}
 	*rflags = flags;
 	return insn_trunc(d, width);

@@ -22,15 +22,11 @@ static void host_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4])
 		memcpy(&out[3], host_vendor + 4, 4);
 		memcpy(&out[2], host_vendor + 8, 4);
 		break;
-	case 0x80000000:
-		out[0] = 0x80000008;
-		break;
+	case 0x80000000: out[0] = 0x80000008; break;
 	case 0x80000001:
 		out[3] = (host_has_nx ? 1u << 20 : 0) | (host_has_rdtscp ? 1u << 27 : 0);
 		break;
-	case 0x80000008:
-		out[0] = 40 | 48 << 8;
-		break;
+	case 0x80000008: out[0] = 40 | 48 << 8; break;
 	}
 }
 

@@ -19,15 +19,15 @@ static uint64_t rnd(uint64_t below)
 
 /* Bits as EPT has them, told here once more so that the builder is tested without the back end. */
 static const struct nested_format ept_like = {
-	.name = "ept",
-	.present_mask = 7,
-	.addr_mask = 0x0000fffffffff000ull,
-	.table_bits = 7,
-	.leaf_bits = 7 | 6 << 3,
-	.large_bit = BIT(7),
-	.mmio_entry = 2,
-	.large_2m = true,
-	.large_1g = true,
+        .name = "ept",
+        .present_mask = 7,
+        .addr_mask = 0x0000fffffffff000ull,
+        .table_bits = 7,
+        .leaf_bits = 7 | 6 << 3,
+        .large_bit = BIT(7),
+        .mmio_entry = 2,
+        .large_2m = true,
+        .large_1g = true,
 };
 
 /* A window of guest pages that straddles 2 MiB and 1 GiB borders. */
@@ -82,9 +82,11 @@ static void random_run(const struct nested_format *f)
 		for (unsigned i = first; i < first + count; i++)
 			clash |= m.kind[i] != NESTED_HOLE;
 		if (mmio)
-			err = nested_map_mmio(f, &vm, WINDOW_GPA + first * 4096ull, count * 4096ull);
+			err = nested_map_mmio(f, &vm, WINDOW_GPA + first * 4096ull,
+			                      count * 4096ull);
 		else
-			err = nested_map_ram(f, &vm, WINDOW_GPA + first * 4096ull, hpa, count * 4096ull);
+			err = nested_map_ram(f, &vm, WINDOW_GPA + first * 4096ull, hpa,
+			                     count * 4096ull);
 		CHECK_EQ(err, clash ? -EINVAL : 0);
 		if (clash) {
 			CHECK_EQ(vm.nested_pages, pages_before);

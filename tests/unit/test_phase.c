@@ -232,9 +232,7 @@ static void scripted_run(struct hvm_vcpu *hv)
 		memcpy(&hv->gpr[HVM_RBX], "two", 4);
 		hv->gpr[HVM_RCX] = hv->gpr[HVM_RDX] = hv->gpr[HVM_RSI] = 0;
 		break;
-	default:
-		hv->exit.reason = HVM_EXIT_INTR;
-		atomic_fetch_or(&v->events, VCPU_EVENT_STOP);
+	default: hv->exit.reason = HVM_EXIT_INTR; atomic_fetch_or(&v->events, VCPU_EVENT_STOP);
 	}
 }
 

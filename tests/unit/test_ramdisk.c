@@ -88,7 +88,8 @@ static void test_ramdisk_slices(void)
 {
 	uint64_t len = 8 * MIB;
 	uint8_t *disk = calloc(1, len), *mem = calloc(1, len);
-	struct bio_seg segs[] = {{(uintptr_t)mem, 3 * MIB + 1}, {(uintptr_t)mem + 3 * MIB + 1, 0},
+	struct bio_seg segs[] = {{(uintptr_t)mem, 3 * MIB + 1},
+	                         {(uintptr_t)mem + 3 * MIB + 1, 0},
 	                         {(uintptr_t)mem + 3 * MIB + 1, 5 * MIB - 1}};
 	struct bio bios[3];
 	struct bio_dev *dev;
@@ -263,5 +264,5 @@ static void test_run_sync(void)
 	fake_reset();
 }
 
-TESTS(T(test_ramdisk_data), T(test_ramdisk_slices), T(test_ramdisk_refusals), T(test_ramdisk_batch), T(test_null),
-      T(test_run_sync))
+TESTS(T(test_ramdisk_data), T(test_ramdisk_slices), T(test_ramdisk_refusals), T(test_ramdisk_batch),
+      T(test_null), T(test_run_sync))

@@ -81,11 +81,14 @@ static void test_attach_addresses(void)
 
 	setup(64, true);
 	/* Misaligned. */
-	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa + 8, drv.avail_gpa, drv.used_gpa, 0, 0),
+	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa + 8, drv.avail_gpa, drv.used_gpa, 0,
+	                     0),
 	         -EINVAL);
-	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa + 1, drv.used_gpa, 0, 0),
+	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa + 1, drv.used_gpa, 0,
+	                     0),
 	         -EINVAL);
-	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, drv.used_gpa + 2, 0, 0),
+	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, drv.used_gpa + 2, 0,
+	                     0),
 	         -EINVAL);
 	/* Across two pieces of host memory, beyond the end, below the start, around the top. */
 	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, edge - 512, drv.avail_gpa, drv.used_gpa, 0, 0),
@@ -93,9 +96,11 @@ static void test_attach_addresses(void)
 	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, end - 512, drv.avail_gpa, drv.used_gpa, 0, 0),
 	         -EINVAL);
 	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, 0, drv.used_gpa, 0, 0), -EINVAL);
-	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, -16ull, 0, 0), -EINVAL);
+	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, -16ull, 0, 0),
+	         -EINVAL);
 	/* The last bytes of memory do hold a ring; one entry less does not: avail_event counts. */
-	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, end - 1024, drv.avail_gpa, drv.used_gpa, 0, 0), 0);
+	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, end - 1024, drv.avail_gpa, drv.used_gpa, 0, 0),
+	         0);
 	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, end - 520, 0, 0), 0);
 	CHECK_EQ(ring_attach(&vq, &guest.mem, 64, drv.desc_gpa, drv.avail_gpa, end - 516, 0, 0),
 	         -EINVAL);
@@ -107,7 +112,7 @@ static void test_attach_addresses(void)
 static void test_chain_direct(void)
 {
 	struct vguest_buf bufs[] = {
-		{0, 16, false}, {0x123456789abcdef0, 4096, true}, {77, 1, true}};
+	        {0, 16, false}, {0x123456789abcdef0, 4096, true}, {77, 1, true}};
 	int head;
 
 	setup(8, true);
@@ -195,7 +200,7 @@ static void test_indirect_anywhere(void)
 	CHECK_EQ(ring_pop(&vq, &chain), -EINVAL);
 	vguest_desc_set(&drv, 0, VGUEST_BASE_GPA + 8 * MIB - 16, 32, VIRTQ_DESC_F_INDIRECT, 0);
 	*(struct virtq_desc *)vguest_va(&guest, VGUEST_BASE_GPA + 8 * MIB - 16) =
-		(struct virtq_desc){1, 16, VIRTQ_DESC_F_NEXT, 1};
+	        (struct virtq_desc){1, 16, VIRTQ_DESC_F_NEXT, 1};
 	vguest_publish(&drv, 0);
 	CHECK_EQ(ring_pop(&vq, &chain), -EINVAL);
 	teardown();
@@ -292,10 +297,11 @@ static void test_random_descriptors(void)
 	for (unsigned round = 0; round < 20000; round++) {
 		for (uint16_t i = 0; i < 16; i++) {
 			x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-			vguest_desc_set(&drv, i, x & 1 ? drv.table_gpa : x, (uint32_t)(x >> 20) & 0xff0,
-			                (x >> 40) & 7, (uint16_t)(x >> 48) & 0x1f);
+			vguest_desc_set(&drv, i, x & 1 ? drv.table_gpa : x,
+			                (uint32_t)(x >> 20) & 0xff0, (x >> 40) & 7,
+			                (uint16_t)(x >> 48) & 0x1f);
 			vguest_table(&drv, 0)[i] =
-				(struct virtq_desc){x >> 8, (uint32_t)(x >> 16), (x >> 32) & 7,
+			        (struct virtq_desc){x >> 8, (uint32_t)(x >> 16), (x >> 32) & 7,
 			                            (uint16_t)(x >> 44) & 0x1f};
 		}
 		vguest_publish(&drv, (uint16_t)(round & 15));
@@ -304,11 +310,8 @@ static void test_random_descriptors(void)
 			good++;
 			CHECK(chain.count <= VIRTQ_CHAIN_MAX);
 			break;
-		case -EINVAL:
-			bad++;
-			break;
-		default:
-			CHECK(false);
+		case -EINVAL: bad++; break;
+		default: CHECK(false);
 		}
 		CHECK_EQ(chain.head, round & 15);
 	}
@@ -543,7 +546,7 @@ static void test_signal_flags(void)
 
 TESTS(T(test_attach_sizes), T(test_attach_addresses), T(test_chain_direct), T(test_chain_indirect),
       T(test_chain_direct_then_indirect), T(test_indirect_anywhere), T(test_zero_lengths),
-      T(test_bad_chains), T(test_random_descriptors), T(test_head_out_of_range),
-      T(test_avail_jump), T(test_copied_once), T(test_arm_event_idx), T(test_disarm_races_publish),
-      T(test_arm_flags), T(test_70000_quiet), T(test_arm_around_wrap), T(test_signal_event_idx),
-      T(test_signal_wrap), T(test_signal_flags))
+      T(test_bad_chains), T(test_random_descriptors), T(test_head_out_of_range), T(test_avail_jump),
+      T(test_copied_once), T(test_arm_event_idx), T(test_disarm_races_publish), T(test_arm_flags),
+      T(test_70000_quiet), T(test_arm_around_wrap), T(test_signal_event_idx), T(test_signal_wrap),
+      T(test_signal_flags))

@@ -107,7 +107,8 @@ static void test_wrong_names(void)
 	says("no partition 1 on nvme0n12: no GPT");
 	end();
 	CHECK_EQ(look("nvme0n1"), -ENOENT);
-	says("no disk nvme0n1: there is none; is the drive there, and what do the lines above say of it?");
+	says("no disk nvme0n1: there is none; is the drive there, and what do the lines above say "
+	     "of it?");
 }
 
 static void test_search(void)

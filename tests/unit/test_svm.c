@@ -16,7 +16,7 @@ static struct vmcb vmcb;
 static struct svm_vcpu sv;
 static struct hvm_vm vm;
 static struct hvm_vcpu vcpu;
-static struct vmcb seen;              /* as the processor found it */
+static struct vmcb seen; /* as the processor found it */
 static void (*processor)(struct vmcb *);
 static uint64_t armed_tsc;
 
@@ -174,8 +174,8 @@ static void offer_and_take(void)
 	reset();
 	vcpu.irq_offer = 0x51;
 	run(cpu_hlt);
-	CHECK_EQ(seen.int_ctl, SVM_V_IRQ | 5ull << 16 | 0x51ull << 32 | SVM_V_INTR_MASKING |
-	                               SVM_V_IGN_TPR);
+	CHECK_EQ(seen.int_ctl,
+	         SVM_V_IRQ | 5ull << 16 | 0x51ull << 32 | SVM_V_INTR_MASKING | SVM_V_IGN_TPR);
 	CHECK(!vcpu.irq_taken);
 	vcpu.irq_offer = 0x62; /* a better one */
 	run(cpu_hlt);
@@ -210,15 +210,15 @@ static void events_go_in_again(void)
 		uint64_t info, again; /* again 0: the instruction runs again instead */
 		bool taken;
 	} cases[] = {
-		{SVM_EVENT_VALID | 0x51, SVM_EVENT_VALID | 0x51, true},
-		{SVM_EVENT_VALID | 0x52, SVM_EVENT_VALID | 0x52, false},
-		{SVM_EVENT_VALID | 3 << 8 | 0x51, SVM_EVENT_VALID | 0x51, true}, /* QEMU's way */
-		{SVM_EVENT_VALID | 2 << 8 | 2, SVM_EVENT_VALID | 2 << 8 | 2, false},
-		{SVM_EVENT_VALID | 3 << 8 | 1 << 11 | 14 | 7ull << 32,
-		 SVM_EVENT_VALID | 3 << 8 | 1 << 11 | 14 | 7ull << 32, false},
-		{SVM_EVENT_VALID | 3 << 8 | 3, 0, false},
-		{SVM_EVENT_VALID | 4 << 8 | 0x80, 0, false},
-		{3 << 8 | 14, 0, false}, /* not valid */
+	        {SVM_EVENT_VALID | 0x51, SVM_EVENT_VALID | 0x51, true},
+	        {SVM_EVENT_VALID | 0x52, SVM_EVENT_VALID | 0x52, false},
+	        {SVM_EVENT_VALID | 3 << 8 | 0x51, SVM_EVENT_VALID | 0x51, true}, /* QEMU's way */
+	        {SVM_EVENT_VALID | 2 << 8 | 2, SVM_EVENT_VALID | 2 << 8 | 2, false},
+	        {SVM_EVENT_VALID | 3 << 8 | 1 << 11 | 14 | 7ull << 32,
+	         SVM_EVENT_VALID | 3 << 8 | 1 << 11 | 14 | 7ull << 32, false},
+	        {SVM_EVENT_VALID | 3 << 8 | 3, 0, false},
+	        {SVM_EVENT_VALID | 4 << 8 | 0x80, 0, false},
+	        {3 << 8 | 14, 0, false}, /* not valid */
 	};
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
@@ -343,10 +343,12 @@ static void exits_decode(void)
 
 	/* IN AL, 0x60; REP OUTSD with 32-bit addresses from FS. */
 	CHECK_EQ(raw(SVM_EXIT_IOIO, 0x60ull << 16 | BIT(4) | 1, 0x4002), HVM_EXIT_PIO);
-	CHECK(vcpu.exit.u.pio.port == 0x60 && vcpu.exit.u.pio.in && vcpu.exit.u.pio.width_bytes == 1);
+	CHECK(vcpu.exit.u.pio.port == 0x60 && vcpu.exit.u.pio.in &&
+	      vcpu.exit.u.pio.width_bytes == 1);
 	CHECK_EQ(vcpu.exit.u.pio.next_rip, 0x4002);
-	CHECK_EQ(raw(SVM_EXIT_IOIO, 0x1f0ull << 16 | 4 << 10 | BIT(8) | BIT(6) | BIT(3) | BIT(2), 0),
-	         HVM_EXIT_PIO);
+	CHECK_EQ(
+	        raw(SVM_EXIT_IOIO, 0x1f0ull << 16 | 4 << 10 | BIT(8) | BIT(6) | BIT(3) | BIT(2), 0),
+	        HVM_EXIT_PIO);
 	CHECK(vcpu.exit.u.pio.string && vcpu.exit.u.pio.rep && !vcpu.exit.u.pio.in);
 	CHECK(vcpu.exit.u.pio.width_bytes == 4 && vcpu.exit.u.pio.addr_size == 4);
 	CHECK_EQ(vcpu.exit.u.pio.seg, HVM_FS);

@@ -255,5 +255,5 @@ static void kick_skips_its_instruction(void)
 	CHECK_EQ(V->hv.rip, sizeof(store16));
 }
 
-TESTS(T(kick_skips_its_instruction), T(halt_sleeps), T(halt_does_not_outsleep_an_nmi), T(xsetbv_is_the_kernels), T(nmi_does_not_outlive_init),
-      T(undeliverable_event_ends_the_guest))
+TESTS(T(kick_skips_its_instruction), T(halt_sleeps), T(halt_does_not_outsleep_an_nmi),
+      T(xsetbv_is_the_kernels), T(nmi_does_not_outlive_init), T(undeliverable_event_ends_the_guest))

@@ -75,9 +75,9 @@ static void mmio_write(gpa_t gpa, unsigned width_bytes, uint64_t value)
 		at->ops->bar_write(at, bar, offset, width_bytes, value);
 }
 
-#define OFFSET(name) (dev.common + offsetof(struct virtio_pci_common_cfg, name))
-#define WIDTH(name)  sizeof(((struct virtio_pci_common_cfg *)0)->name)
-#define COMMON(name) mmio_read(OFFSET(name), WIDTH(name))
+#define OFFSET(name)            (dev.common + offsetof(struct virtio_pci_common_cfg, name))
+#define WIDTH(name)             sizeof(((struct virtio_pci_common_cfg *)0)->name)
+#define COMMON(name)            mmio_read(OFFSET(name), WIDTH(name))
 #define COMMON_SET(name, value) mmio_write(OFFSET(name), WIDTH(name), value)
 
 static void common_set64(gpa_t at, uint64_t value)
@@ -108,22 +108,14 @@ static void caps_find(void)
 		if (cfg_read(at, 1) != 0x09)
 			continue;
 		switch (cfg_read(at + 3, 1)) {
-		case VIRTIO_PCI_CAP_COMMON_CFG:
-			dev.common = where;
-			break;
+		case VIRTIO_PCI_CAP_COMMON_CFG: dev.common = where; break;
 		case VIRTIO_PCI_CAP_NOTIFY_CFG:
 			dev.notify = where;
 			dev.notify_multiplier = cfg_read(at + 16, 4);
 			break;
-		case VIRTIO_PCI_CAP_ISR_CFG:
-			dev.isr = where;
-			break;
-		case VIRTIO_PCI_CAP_DEVICE_CFG:
-			dev.device = where;
-			break;
-		case VIRTIO_PCI_CAP_PCI_CFG:
-			dev.window_cap = at;
-			break;
+		case VIRTIO_PCI_CAP_ISR_CFG: dev.isr = where; break;
+		case VIRTIO_PCI_CAP_DEVICE_CFG: dev.device = where; break;
+		case VIRTIO_PCI_CAP_PCI_CFG: dev.window_cap = at; break;
 		}
 	}
 }
@@ -275,12 +267,12 @@ static void driver_start(uint16_t size)
 static bool read_one(unsigned queue)
 {
 	struct vguest_buf bufs[] = {
-		{hdr_gpa, 16, false}, {data_gpa, 512, true}, {status_gpa, 1, true}};
+	        {hdr_gpa, 16, false}, {data_gpa, 512, true}, {status_gpa, 1, true}};
 	uint32_t head, len_bytes;
 	uint8_t *status = vguest_va(&guest, status_gpa);
 
 	*(struct virtio_blk_hdr *)vguest_va(&guest, hdr_gpa) =
-		(struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, 1};
+	        (struct virtio_blk_hdr){VIRTIO_BLK_T_IN, 0, 1};
 	*status = 0xee;
 	vguest_irq_on(&drv[queue]);
 	vguest_publish(&drv[queue], (uint16_t)vguest_add(&drv[queue], bufs, 3));
@@ -513,7 +505,7 @@ static void test_reset_before_attach(void)
 static void test_reset_in_flight(void)
 {
 	struct vguest_buf bufs[] = {
-		{hdr_gpa, 16, false}, {data_gpa, 512, true}, {status_gpa, 1, true}};
+	        {hdr_gpa, 16, false}, {data_gpa, 512, true}, {status_gpa, 1, true}};
 
 	setup();
 	msix_enable();
@@ -889,9 +881,8 @@ static void test_mask_race(void)
 	teardown();
 }
 
-TESTS(T(test_config_space), T(test_kick_page_moves), T(test_device_config),
-      T(test_driver_sequence), T(test_second_driver), T(test_feature_negotiation),
-      T(test_status_rules), T(test_reset_everywhere), T(test_reset_before_attach),
-      T(test_reset_in_flight), T(test_needs_reset), T(test_queue_registers),
-      T(test_hostile_accesses), T(test_window), T(test_msix_table), T(test_msix_mask),
-      T(test_msix_routes), T(test_mask_race))
+TESTS(T(test_config_space), T(test_kick_page_moves), T(test_device_config), T(test_driver_sequence),
+      T(test_second_driver), T(test_feature_negotiation), T(test_status_rules),
+      T(test_reset_everywhere), T(test_reset_before_attach), T(test_reset_in_flight),
+      T(test_needs_reset), T(test_queue_registers), T(test_hostile_accesses), T(test_window),
+      T(test_msix_table), T(test_msix_mask), T(test_msix_routes), T(test_mask_race))

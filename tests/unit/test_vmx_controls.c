@@ -19,23 +19,24 @@ static char why[200];
 static struct vmx_caps full_caps(void)
 {
 	struct vmx_caps caps = {
-		.basic = 0x1234 | 4096ull << 32 | 6ull << 50 | BIT(54) | BIT(55),
-		.misc = 5 | BIT(5),
-		.ept_vpid = BIT(0) | BIT(6) | BIT(14) | BIT(16) | BIT(17) | BIT(20) | BIT(21) |
-		            BIT(25) | BIT(26) | BIT(32) | BIT(40) | BIT(41) | BIT(42) | BIT(43),
-		.feature_control = 5,
-		.has_feature_control = true,
-		.cr0_fixed0 = 0x80000021,
-		.cr0_fixed1 = 0xffffffff,
-		.cr4_fixed0 = 0x2000,
-		.cr4_fixed1 = 0x7727ff,
-		.word = {
-			[VMX_PIN] = 0xffffffff00000000ull | DEFAULT1_PIN,
-			[VMX_PROC] = 0xffffffff00000000ull | DEFAULT1_PROC,
-			[VMX_PROC2] = 0xffffffff00000000ull,
-			[VMX_EXIT] = 0xffffffff00000000ull | DEFAULT1_EXIT,
-			[VMX_ENTRY] = 0xffffffff00000000ull | DEFAULT1_ENTRY,
-		},
+	        .basic = 0x1234 | 4096ull << 32 | 6ull << 50 | BIT(54) | BIT(55),
+	        .misc = 5 | BIT(5),
+	        .ept_vpid = BIT(0) | BIT(6) | BIT(14) | BIT(16) | BIT(17) | BIT(20) | BIT(21) |
+	                    BIT(25) | BIT(26) | BIT(32) | BIT(40) | BIT(41) | BIT(42) | BIT(43),
+	        .feature_control = 5,
+	        .has_feature_control = true,
+	        .cr0_fixed0 = 0x80000021,
+	        .cr0_fixed1 = 0xffffffff,
+	        .cr4_fixed0 = 0x2000,
+	        .cr4_fixed1 = 0x7727ff,
+	        .word =
+	                {
+	                        [VMX_PIN] = 0xffffffff00000000ull | DEFAULT1_PIN,
+	                        [VMX_PROC] = 0xffffffff00000000ull | DEFAULT1_PROC,
+	                        [VMX_PROC2] = 0xffffffff00000000ull,
+	                        [VMX_EXIT] = 0xffffffff00000000ull | DEFAULT1_EXIT,
+	                        [VMX_ENTRY] = 0xffffffff00000000ull | DEFAULT1_ENTRY,
+	                },
 	};
 
 	memcpy(caps.true_word, caps.word, sizeof(caps.word));
@@ -66,10 +67,10 @@ static void full_machine(void)
 	CHECK_EQ(choose(&c, &caps), 0);
 	CHECK_EQ(c.word[VMX_PIN], DEFAULT1_PIN | BIT(0) | BIT(3) | BIT(5));
 	CHECK_EQ(c.word[VMX_PROC], (DEFAULT1_PROC & ~(BIT(15) | BIT(16))) | BIT(3) | BIT(7) |
-	                               BIT(10) | BIT(11) | BIT(19) | BIT(20) | BIT(21) | BIT(24) |
-	                               BIT(28) | BIT(29) | BIT(31));
-	CHECK_EQ(c.word[VMX_PROC2], BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(9) | BIT(12) |
-	                                BIT(20));
+	                                   BIT(10) | BIT(11) | BIT(19) | BIT(20) | BIT(21) |
+	                                   BIT(24) | BIT(28) | BIT(29) | BIT(31));
+	CHECK_EQ(c.word[VMX_PROC2],
+	         BIT(1) | BIT(3) | BIT(5) | BIT(6) | BIT(7) | BIT(9) | BIT(12) | BIT(20));
 	CHECK_EQ(c.word[VMX_EXIT], DEFAULT1_EXIT | BIT(9) | BIT(18) | BIT(19) | BIT(20) | BIT(21));
 	CHECK_EQ(c.word[VMX_ENTRY], DEFAULT1_ENTRY | BIT(14) | BIT(15));
 	CHECK_EQ(c.features, BIT(20) - 1);
@@ -87,26 +88,26 @@ static const struct {
 	unsigned bit;
 	const char *name;
 } mandatory[] = {
-	{VMX_PIN, 0, "external-interrupt exiting"},
-	{VMX_PIN, 3, "NMI exiting"},
-	{VMX_PIN, 5, "virtual NMIs"},
-	{VMX_PROC, 22, "NMI-window exiting"},
-	{VMX_PROC, 2, "interrupt-window exiting"},
-	{VMX_PROC, 3, "TSC offsetting"},
-	{VMX_PROC, 7, "HLT exiting"},
-	{VMX_PROC, 19, "CR8-load exiting"},
-	{VMX_PROC, 20, "CR8-store exiting"},
-	{VMX_PROC, 28, "MSR bitmaps"},
-	{VMX_PROC, 31, "secondary controls"},
-	{VMX_PROC2, 1, "enable EPT"},
-	{VMX_PROC2, 7, "unrestricted guest"},
-	{VMX_EXIT, 2, "save debug controls"},
-	{VMX_EXIT, 9, "host address-space size"},
-	{VMX_EXIT, 20, "save IA32_EFER"},
-	{VMX_EXIT, 21, "load IA32_EFER"},
-	{VMX_ENTRY, 2, "load debug controls"},
-	{VMX_ENTRY, 9, "IA-32e mode guest"},
-	{VMX_ENTRY, 15, "load IA32_EFER"},
+        {VMX_PIN, 0, "external-interrupt exiting"},
+        {VMX_PIN, 3, "NMI exiting"},
+        {VMX_PIN, 5, "virtual NMIs"},
+        {VMX_PROC, 22, "NMI-window exiting"},
+        {VMX_PROC, 2, "interrupt-window exiting"},
+        {VMX_PROC, 3, "TSC offsetting"},
+        {VMX_PROC, 7, "HLT exiting"},
+        {VMX_PROC, 19, "CR8-load exiting"},
+        {VMX_PROC, 20, "CR8-store exiting"},
+        {VMX_PROC, 28, "MSR bitmaps"},
+        {VMX_PROC, 31, "secondary controls"},
+        {VMX_PROC2, 1, "enable EPT"},
+        {VMX_PROC2, 7, "unrestricted guest"},
+        {VMX_EXIT, 2, "save debug controls"},
+        {VMX_EXIT, 9, "host address-space size"},
+        {VMX_EXIT, 20, "save IA32_EFER"},
+        {VMX_EXIT, 21, "load IA32_EFER"},
+        {VMX_ENTRY, 2, "load debug controls"},
+        {VMX_ENTRY, 9, "IA-32e mode guest"},
+        {VMX_ENTRY, 15, "load IA32_EFER"},
 };
 
 static void mandatory_missing(void)
@@ -129,11 +130,11 @@ static void mandatory_capabilities(void)
 		uint64_t ept, basic;
 		const char *name;
 	} cases[] = {
-		{BIT(6), 0, "EPT page-walk length 4"},
-		{BIT(14), 0, "EPT write-back"},
-		{BIT(20), 0, "INVEPT"},
-		{BIT(25) | BIT(26), 0, "INVEPT"},
-		{0, BIT(48), "64-bit VMCS addresses"},
+	        {BIT(6), 0, "EPT page-walk length 4"},
+	        {BIT(14), 0, "EPT write-back"},
+	        {BIT(20), 0, "INVEPT"},
+	        {BIT(25) | BIT(26), 0, "INVEPT"},
+	        {0, BIT(48), "64-bit VMCS addresses"},
 	};
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
@@ -153,21 +154,21 @@ static const struct {
 	const char *word;
 	uint32_t feature;
 } optional[] = {
-	{VMX_PIN, 6, "preemption-timer", VMX_F_PREEMPT_TIMER},
-	{VMX_PROC, 10, "mwait-exit", VMX_F_MWAIT},
-	{VMX_PROC, 11, "rdpmc-exit", VMX_F_RDPMC},
-	{VMX_PROC, 24, "io-exiting", VMX_F_IO_UNCOND},
-	{VMX_PROC, 29, "monitor-exit", VMX_F_MONITOR},
-	{VMX_PROC, 21, "virtual-interrupts", VMX_F_VIRT_INTR},
-	{VMX_PROC2, 9, "virtual-interrupts", VMX_F_VIRT_INTR},
-	{VMX_PROC2, 3, "rdtscp", VMX_F_RDTSCP},
-	{VMX_PROC2, 5, "vpid", VMX_F_VPID},
-	{VMX_PROC2, 6, "wbinvd-exit", VMX_F_WBINVD},
-	{VMX_PROC2, 12, "invpcid", VMX_F_INVPCID},
-	{VMX_PROC2, 20, "xsaves", VMX_F_XSAVES},
-	{VMX_EXIT, 18, "pat", VMX_F_PAT},
-	{VMX_EXIT, 19, "pat", VMX_F_PAT},
-	{VMX_ENTRY, 14, "pat", VMX_F_PAT},
+        {VMX_PIN, 6, "preemption-timer", VMX_F_PREEMPT_TIMER},
+        {VMX_PROC, 10, "mwait-exit", VMX_F_MWAIT},
+        {VMX_PROC, 11, "rdpmc-exit", VMX_F_RDPMC},
+        {VMX_PROC, 24, "io-exiting", VMX_F_IO_UNCOND},
+        {VMX_PROC, 29, "monitor-exit", VMX_F_MONITOR},
+        {VMX_PROC, 21, "virtual-interrupts", VMX_F_VIRT_INTR},
+        {VMX_PROC2, 9, "virtual-interrupts", VMX_F_VIRT_INTR},
+        {VMX_PROC2, 3, "rdtscp", VMX_F_RDTSCP},
+        {VMX_PROC2, 5, "vpid", VMX_F_VPID},
+        {VMX_PROC2, 6, "wbinvd-exit", VMX_F_WBINVD},
+        {VMX_PROC2, 12, "invpcid", VMX_F_INVPCID},
+        {VMX_PROC2, 20, "xsaves", VMX_F_XSAVES},
+        {VMX_EXIT, 18, "pat", VMX_F_PAT},
+        {VMX_EXIT, 19, "pat", VMX_F_PAT},
+        {VMX_ENTRY, 14, "pat", VMX_F_PAT},
 };
 
 /* Each alone, by capability and by word: the same result, legal, and nothing else changes. */
@@ -196,11 +197,11 @@ static void optional_capabilities(void)
 		const char *word;
 		uint32_t feature;
 	} cases[] = {
-		{BIT(16), "ept-2m", VMX_F_EPT_2M},
-		{BIT(17), "ept-1g", VMX_F_EPT_1G},
-		{BIT(21), "ept-ad", VMX_F_EPT_AD},
-		{BIT(25), "invept-types", VMX_F_INVEPT_SINGLE},
-		{BIT(41), "invvpid-types", VMX_F_INVVPID_SINGLE},
+	        {BIT(16), "ept-2m", VMX_F_EPT_2M},
+	        {BIT(17), "ept-1g", VMX_F_EPT_1G},
+	        {BIT(21), "ept-ad", VMX_F_EPT_AD},
+	        {BIT(25), "invept-types", VMX_F_INVEPT_SINGLE},
+	        {BIT(41), "invvpid-types", VMX_F_INVVPID_SINGLE},
 	};
 	const char *word = "mmio-misconfig";
 	struct vmx_caps whole = full_caps();
@@ -329,11 +330,19 @@ static void feature_control(void)
 		uint64_t value;
 		int err;
 		uint64_t write;
-	} cases[] = {
-		{0, 0, 5}, {1, -ENODEV, 0}, {2, 0, 7}, {3, -ENODEV, 0},
-		{4, 0, 5}, {5, 0, 0},       {6, 0, 7}, {7, 0, 0},
-		{0x100000, 0, 0x100005}, /* other bits stay */
-	};
+	} cases
+	        [] =
+	                {
+	                        {0, 0, 5},
+	                        {1, -ENODEV, 0},
+	                        {2, 0, 7},
+	                        {3, -ENODEV, 0},
+	                        {4, 0, 5},
+	                        {5, 0, 0},
+	                        {6, 0, 7},
+	                        {7, 0, 0},
+	                        {0x100000, 0, 0x100005}, /* other bits stay */
+	                };
 
 	for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
 		struct vmx_caps caps = full_caps();
@@ -355,23 +364,12 @@ static bool machine_rdmsr(uint32_t index, uint64_t *value)
 {
 	asked[asked_count++ % 32] = index;
 	switch (index) {
-	case 0x3a:
-		return false;
-	case 0x480:
-		*value = machine.basic;
-		return true;
-	case 0x482:
-		*value = machine.word[VMX_PROC];
-		return true;
-	case 0x48b:
-		*value = machine.word[VMX_PROC2];
-		return true;
-	case 0x48c:
-		*value = machine.ept_vpid;
-		return true;
-	default:
-		*value = index;
-		return true;
+	case 0x3a: return false;
+	case 0x480: *value = machine.basic; return true;
+	case 0x482: *value = machine.word[VMX_PROC]; return true;
+	case 0x48b: *value = machine.word[VMX_PROC2]; return true;
+	case 0x48c: *value = machine.ept_vpid; return true;
+	default: *value = index; return true;
 	}
 }
 
@@ -512,7 +510,7 @@ static void ept_entries(void)
 	CHECK_EQ(nested_init(&f, &vm), 0);
 	CHECK_EQ(nested_map_ram(&f, &vm, 0, 0x40000000, 3 * MIB), 0);
 	CHECK_EQ(nested_map_mmio(&f, &vm, 0xfee00000, PAGE_SIZE), 0);
-	CHECK_EQ(nested_lookup(&f, &vm, 0).entry, 0x40000000 | 0x3b7);      /* 2 MiB, WB, A, D */
+	CHECK_EQ(nested_lookup(&f, &vm, 0).entry, 0x40000000 | 0x3b7);       /* 2 MiB, WB, A, D */
 	CHECK_EQ(nested_lookup(&f, &vm, 2 * MIB).entry, 0x40200000 | 0x337); /* 4 KiB */
 	CHECK_EQ(nested_lookup(&f, &vm, 0xfee00000).entry, 2);               /* write, not read */
 	CHECK(nested_mmio_is_present(&f));
@@ -530,7 +528,7 @@ static void ept_entries(void)
 }
 
 TESTS(T(full_machine), T(mandatory_missing), T(mandatory_capabilities), T(optional_missing),
-      T(optional_capabilities), T(vpid_needs_invvpid), T(one_kind_of_flush), T(cr4_follows_the_processor),
-      T(io_needs_one_way), T(without_true_msrs),
-      T(forced_on), T(check_finds_other_cores), T(feature_control), T(reads_only_what_exists),
-      T(timer_ticks), T(timer_does_not_drift), T(cr0_writes), T(cr4_writes), T(ept_entries))
+      T(optional_capabilities), T(vpid_needs_invvpid), T(one_kind_of_flush),
+      T(cr4_follows_the_processor), T(io_needs_one_way), T(without_true_msrs), T(forced_on),
+      T(check_finds_other_cores), T(feature_control), T(reads_only_what_exists), T(timer_ticks),
+      T(timer_does_not_drift), T(cr0_writes), T(cr4_writes), T(ept_entries))

@@ -249,14 +249,9 @@ static void random_accesses(void)
 		unsigned reg = (unsigned)(fx_random() % 8);
 
 		switch (fx_random() % 4) {
-		case 0:
-			rd(reg);
-			break;
-		case 1:
-			vuart_input(UART, (uint8_t)fx_random());
-			break;
-		default:
-			wr(reg, (unsigned)(fx_random() & 0xff));
+		case 0: rd(reg); break;
+		case 1: vuart_input(UART, (uint8_t)fx_random()); break;
+		default: wr(reg, (unsigned)(fx_random() & 0xff));
 		}
 		CHECK(UART->rx_count <= VUART_FIFO_LEN && UART->rx_head < VUART_FIFO_LEN);
 		CHECK_EQ(fx_vm.ioapic.level >> 4 & 1, UART->irq_high);

@@ -15,15 +15,15 @@ void npt_format_init(struct nested_format *format, unsigned phys_bits, bool mmio
 		phys_bits = ADDR_BITS_MAX; /* not believable: then no bit is surely reserved */
 
 	*format = (struct nested_format){
-		.name = "npt",
-		.present_mask = NPT_PRESENT,
-		.addr_mask = (BIT(phys_bits) - 1) & ~0xfffull,
-		.table_bits = RIGHTS,
-		.leaf_bits = RIGHTS | NPT_DIRTY, /* PAT, PCD, PWT 0: write-back, guest PAT rules */
-		.large_bit = NPT_LARGE,
-		.mmio_entry = NPT_IGNORED,
-		.large_2m = true,
-		.large_1g = large_1g,
+	        .name = "npt",
+	        .present_mask = NPT_PRESENT,
+	        .addr_mask = (BIT(phys_bits) - 1) & ~0xfffull,
+	        .table_bits = RIGHTS,
+	        .leaf_bits = RIGHTS | NPT_DIRTY, /* PAT, PCD, PWT 0: write-back, guest PAT rules */
+	        .large_bit = NPT_LARGE,
+	        .mmio_entry = NPT_IGNORED,
+	        .large_2m = true,
+	        .large_1g = large_1g,
 	};
 	/*
 	 * All bits above the processor's own: where memory encryption is on, one of them may be the

@@ -172,21 +172,11 @@ static bool exit_event(struct hvm_vcpu *vcpu, struct svm_vcpu *sv, struct vmcb *
 	struct hvm_exit *exit = &vcpu->exit;
 
 	switch (vmcb->exit_code) {
-	case SVM_EXIT_NPF:
-		exit_npf(vcpu, vmcb);
-		return true;
-	case SVM_EXIT_INTR:
-		exit->reason = HVM_EXIT_INTR;
-		return true;
-	case SVM_EXIT_NMI:
-		exit->reason = HVM_EXIT_NMI;
-		return true;
-	case SVM_EXIT_INIT:
-		exit->reason = HVM_EXIT_INIT;
-		return true;
-	case SVM_EXIT_SHUTDOWN:
-		exit_raw(vcpu, vmcb, HVM_EXIT_TRIPLE_FAULT);
-		return true;
+	case SVM_EXIT_NPF: exit_npf(vcpu, vmcb); return true;
+	case SVM_EXIT_INTR: exit->reason = HVM_EXIT_INTR; return true;
+	case SVM_EXIT_NMI: exit->reason = HVM_EXIT_NMI; return true;
+	case SVM_EXIT_INIT: exit->reason = HVM_EXIT_INIT; return true;
+	case SVM_EXIT_SHUTDOWN: exit_raw(vcpu, vmcb, HVM_EXIT_TRIPLE_FAULT); return true;
 	case SVM_EXIT_DB:
 		exit->reason = HVM_EXIT_NONE;
 		svm_inject(vcpu, 1, -1);
@@ -212,36 +202,20 @@ static void exit_insn(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 	if (svm_caps.next_rip)
 		exit->insn_len = (uint8_t)(vmcb->next_rip - vmcb->rip);
 	switch (vmcb->exit_code) {
-	case SVM_EXIT_HLT:
-		exit->reason = HVM_EXIT_HLT;
-		break;
+	case SVM_EXIT_HLT: exit->reason = HVM_EXIT_HLT; break;
 	case SVM_EXIT_MSR:
 		exit->reason = vmcb->exit_info1 & 1 ? HVM_EXIT_WRMSR : HVM_EXIT_RDMSR;
 		exit->u.msr.index = (uint32_t)vcpu->gpr[HVM_RCX];
 		break;
-	case SVM_EXIT_IOIO:
-		exit_io(vcpu, vmcb);
-		break;
-	case SVM_EXIT_CPUID:
-		exit->reason = HVM_EXIT_CPUID;
-		break;
-	case SVM_EXIT_VMMCALL:
-		exit->reason = HVM_EXIT_HYPERCALL;
-		break;
-	case SVM_EXIT_XSETBV:
-		exit->reason = HVM_EXIT_XSETBV;
-		break;
+	case SVM_EXIT_IOIO: exit_io(vcpu, vmcb); break;
+	case SVM_EXIT_CPUID: exit->reason = HVM_EXIT_CPUID; break;
+	case SVM_EXIT_VMMCALL: exit->reason = HVM_EXIT_HYPERCALL; break;
+	case SVM_EXIT_XSETBV: exit->reason = HVM_EXIT_XSETBV; break;
 	case SVM_EXIT_CR8_READ:
-	case SVM_EXIT_CR8_WRITE:
-		exit_cr8(vcpu, vmcb, vmcb->exit_code == SVM_EXIT_CR8_WRITE);
-		break;
-	case SVM_EXIT_PAUSE:
-		exit->reason = HVM_EXIT_PAUSE;
-		break;
+	case SVM_EXIT_CR8_WRITE: exit_cr8(vcpu, vmcb, vmcb->exit_code == SVM_EXIT_CR8_WRITE); break;
+	case SVM_EXIT_PAUSE: exit->reason = HVM_EXIT_PAUSE; break;
 	case SVM_EXIT_WBINVD:
-	case SVM_EXIT_INVD:
-		exit->reason = HVM_EXIT_WBINVD;
-		break;
+	case SVM_EXIT_INVD: exit->reason = HVM_EXIT_WBINVD; break;
 	case SVM_EXIT_RDPMC:
 	case SVM_EXIT_INVLPGA:
 	case SVM_EXIT_VMRUN:
@@ -253,9 +227,7 @@ static void exit_insn(struct hvm_vcpu *vcpu, const struct vmcb *vmcb)
 	case SVM_EXIT_MONITOR:
 	case SVM_EXIT_MWAIT:
 	case SVM_EXIT_MWAIT_ARM:
-	case SVM_EXIT_RDPRU:
-		exit->reason = HVM_EXIT_UD;
-		break;
+	case SVM_EXIT_RDPRU: exit->reason = HVM_EXIT_UD; break;
 	default:
 		exit->insn_len = 0;
 		/* All ones; QEMU TCG writes only the lower half. */

@@ -88,8 +88,7 @@ void svm_state_get(struct hvm_vcpu *vcpu, struct hvm_state *state)
 static bool paging_changes(const struct vmcb *vmcb, const struct hvm_state *state)
 {
 	return ((vmcb->cr0 ^ state->cr0) & FLUSH_CR0) || vmcb->cr3 != state->cr3 ||
-	       ((vmcb->cr4 ^ state->cr4) & FLUSH_CR4) ||
-	       (vmcb->efer ^ state->efer) & ~EFER_SVME;
+	       ((vmcb->cr4 ^ state->cr4) & FLUSH_CR4) || (vmcb->efer ^ state->efer) & ~EFER_SVME;
 }
 
 void svm_state_set(struct hvm_vcpu *vcpu, const struct hvm_state *state)

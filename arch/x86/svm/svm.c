@@ -8,11 +8,11 @@
 #include "arch/x86/svm/npt.h"
 #include "vmm/fmt.h"
 
-#define MSR_VM_CR     0xc0010114u
-#define MSR_VM_HSAVE  0xc0010117u
-#define VM_CR_LOCK    BIT(3)
-#define VM_CR_SVMDIS  BIT(4)
-#define EFER_SVME     BIT(12)
+#define MSR_VM_CR    0xc0010114u
+#define MSR_VM_HSAVE 0xc0010117u
+#define VM_CR_LOCK   BIT(3)
+#define VM_CR_SVMDIS BIT(4)
+#define EFER_SVME    BIT(12)
 
 #define IOPM_BYTES  (3 * PAGE_SIZE)
 #define MSRPM_BYTES (2 * PAGE_SIZE)
@@ -50,8 +50,9 @@ static int probe(const char *const *disable, unsigned disable_count, char *why, 
 		              "SVM missing: CPUID lacks it (under QEMU: -cpu EPYC,+svm,+npt)");
 	svm = cpu_id(0x8000000a, 0);
 	if (hvm_rdmsr_safe(MSR_VM_CR, &vm_cr) && (vm_cr & VM_CR_SVMDIS) && (vm_cr & VM_CR_LOCK))
-		return refuse(why, why_len,
-		              "SVM locked off by firmware (VM_CR.SVMDIS): turn on SVM in its setup");
+		return refuse(
+		        why, why_len,
+		        "SVM locked off by firmware (VM_CR.SVMDIS): turn on SVM in its setup");
 	if (!(svm.edx & BIT(0)))
 		return refuse(why, why_len,
 		              "NP missing: SVM without nested paging (under QEMU: add +npt)");
@@ -61,12 +62,12 @@ static int probe(const char *const *disable, unsigned disable_count, char *why, 
 
 #define WANT(word, have) ((have) && !disabled(disable, disable_count, word))
 	svm_caps = (struct svm_caps){
-		.next_rip = WANT("next-rip", svm.edx & BIT(3)),
-		.vmcb_clean = WANT("vmcb-clean", svm.edx & BIT(5)),
-		.flush_by_asid = WANT("flush-by-asid", svm.edx & BIT(6)),
-		.decode_assists = WANT("decode-assists", svm.edx & BIT(7)),
-		.rdpru = ext_max >= 0x80000008 && (cpu_id(0x80000008, 0).ebx & BIT(4)),
-		.asid_count = svm.ebx,
+	        .next_rip = WANT("next-rip", svm.edx & BIT(3)),
+	        .vmcb_clean = WANT("vmcb-clean", svm.edx & BIT(5)),
+	        .flush_by_asid = WANT("flush-by-asid", svm.edx & BIT(6)),
+	        .decode_assists = WANT("decode-assists", svm.edx & BIT(7)),
+	        .rdpru = ext_max >= 0x80000008 && (cpu_id(0x80000008, 0).ebx & BIT(4)),
+	        .asid_count = svm.ebx,
 	};
 	phys_bits = ext_max >= 0x80000008 ? cpu_id(0x80000008, 0).eax & 0xff : 36;
 	npt_format_init(&svm_caps.npt, phys_bits, WANT("mmio-reserved", true),
@@ -115,7 +116,7 @@ static void msr_pass(uint8_t *msrpm, uint32_t index, unsigned pass)
 		slot += 0x2000;
 	else if (index >> 16 == 0xc001)
 		slot += 0x4000;
-	msrpm[slot / 4] &= (uint8_t)~(pass << slot % 4 * 2);
+	msrpm[slot / 4] &= (uint8_t) ~(pass << slot % 4 * 2);
 }
 
 /*
@@ -125,10 +126,10 @@ static void msr_pass(uint8_t *msrpm, uint32_t index, unsigned pass)
 static void msrpm_init(uint8_t *msrpm)
 {
 	static const uint32_t pass[] = {
-		0x174, 0x175, 0x176,                            /* SYSENTER_CS, ESP, EIP */
-		MSR_PAT,
-		0xc0000081, 0xc0000082, 0xc0000083, 0xc0000084, /* STAR, LSTAR, CSTAR, SFMASK */
-		0xc0000100, 0xc0000101, 0xc0000102,             /* FS, GS, KERNEL_GS base */
+	        0x174,      0x175,      0x176, /* SYSENTER_CS, ESP, EIP */
+	        MSR_PAT,    0xc0000081, 0xc0000082,
+	        0xc0000083, 0xc0000084,             /* STAR, LSTAR, CSTAR, SFMASK */
+	        0xc0000100, 0xc0000101, 0xc0000102, /* FS, GS, KERNEL_GS base */
 	};
 	bool tsc_aux = cpu_id(0x80000001, 0).edx & BIT(27);
 
@@ -232,6 +233,7 @@ static void vcpu_unbind(struct hvm_vcpu *vcpu)
 	hvm_wrmsr_safe(MSR_VM_HSAVE, 0);
 }
 
+/* clang-format off */
 const struct hvm_ops hvm_svm = {
 	.name = "svm",
 	.exit_name = {
@@ -273,3 +275,4 @@ const struct hvm_ops hvm_svm = {
 	.events_reset = svm_events_reset,
 	.dump = svm_dump,
 };
+/* clang-format on */

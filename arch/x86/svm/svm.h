@@ -26,12 +26,12 @@ enum svm_nmi {
 
 /* struct hvm_vcpu's priv. Its core only. */
 struct svm_vcpu {
-	uint32_t dirty;       /* SVM_CLEAN_* to withhold at next entry */
-	bool flush;           /* this ASID's translations are stale */
+	uint32_t dirty; /* SVM_CLEAN_* to withhold at next entry */
+	bool flush;     /* this ASID's translations are stale */
 	enum svm_nmi nmi;
-	uint64_t int_ctl;     /* as it stands in the VMCB */
-	hpa_t host_hpa;       /* page for the host's own VMSAVE state */
-	hpa_t hsave_hpa;      /* page that VM_HSAVE_PA names while bound */
+	uint64_t int_ctl; /* as it stands in the VMCB */
+	hpa_t host_hpa;   /* page for the host's own VMSAVE state */
+	hpa_t hsave_hpa;  /* page that VM_HSAVE_PA names while bound */
 };
 
 /*

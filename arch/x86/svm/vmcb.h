@@ -177,6 +177,7 @@ _Static_assert(sizeof(struct vmcb) == PAGE_SIZE, "vmcb");
 #define SVM_CLEAN_ALL        0x7ffu
 
 /* exit_code */
+/* clang-format off */
 enum svm_exit {
 	SVM_EXIT_CR8_READ  = 0x008,
 	SVM_EXIT_CR8_WRITE = 0x018,
@@ -211,6 +212,7 @@ enum svm_exit {
 	SVM_EXIT_RDPRU     = 0x08e,
 	SVM_EXIT_NPF       = 0x400,
 };
+/* clang-format on */
 
 /* exit_info1 of a nested page fault. APM 2 15.25.6 */
 #define SVM_NPF_WRITE    BIT(1)
@@ -218,13 +220,13 @@ enum svm_exit {
 #define SVM_NPF_FETCH    BIT(4)
 
 /* exit_info1 of IOIO. APM 2 15.10.2 */
-#define SVM_IO_IN          BIT(0)
-#define SVM_IO_STRING      BIT(2)
-#define SVM_IO_REP         BIT(3)
-#define SVM_IO_SIZE(i)     ((uint8_t)((i) >> 4 & 7))  /* 1, 2 or 4 */
-#define SVM_IO_ADDR(i)     ((uint8_t)((i) >> 7 & 7))  /* 1, 2 or 4: times 16 bits */
-#define SVM_IO_SEG(i)      ((uint8_t)((i) >> 10 & 7))
-#define SVM_IO_PORT(i)     ((uint16_t)((i) >> 16))
+#define SVM_IO_IN      BIT(0)
+#define SVM_IO_STRING  BIT(2)
+#define SVM_IO_REP     BIT(3)
+#define SVM_IO_SIZE(i) ((uint8_t)((i) >> 4 & 7)) /* 1, 2 or 4 */
+#define SVM_IO_ADDR(i) ((uint8_t)((i) >> 7 & 7)) /* 1, 2 or 4: times 16 bits */
+#define SVM_IO_SEG(i)  ((uint8_t)((i) >> 10 & 7))
+#define SVM_IO_PORT(i) ((uint16_t)((i) >> 16))
 
 /* exit_info1 of a MOV to or from a control register, where decode assists exist. */
 #define SVM_CR_IS_MOV BIT(63)

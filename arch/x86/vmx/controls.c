@@ -3,30 +3,30 @@
 #include "arch/x86/vmx/cr.h"
 #include "vmm/fmt.h"
 
-#define BASIC_SIZE(basic)  ((uint32_t)((basic) >> 32) & 0x1fff)
-#define BASIC_32BIT        BIT(48)
-#define BASIC_STRING_INFO  BIT(54)
-#define BASIC_TRUE         BIT(55)
+#define BASIC_SIZE(basic) ((uint32_t)((basic) >> 32) & 0x1fff)
+#define BASIC_32BIT       BIT(48)
+#define BASIC_STRING_INFO BIT(54)
+#define BASIC_TRUE        BIT(55)
 
-#define EPT_CAP_WALK4      BIT(6)
-#define EPT_CAP_WB         BIT(14)
-#define EPT_CAP_2M         BIT(16)
-#define EPT_CAP_1G         BIT(17)
-#define EPT_CAP_INVEPT     BIT(20)
-#define EPT_CAP_AD         BIT(21)
-#define EPT_CAP_EPT_SINGLE BIT(25)
-#define EPT_CAP_EPT_ALL    BIT(26)
-#define EPT_CAP_INVVPID    BIT(32)
+#define EPT_CAP_WALK4       BIT(6)
+#define EPT_CAP_WB          BIT(14)
+#define EPT_CAP_2M          BIT(16)
+#define EPT_CAP_1G          BIT(17)
+#define EPT_CAP_INVEPT      BIT(20)
+#define EPT_CAP_AD          BIT(21)
+#define EPT_CAP_EPT_SINGLE  BIT(25)
+#define EPT_CAP_EPT_ALL     BIT(26)
+#define EPT_CAP_INVVPID     BIT(32)
 #define EPT_CAP_VPID_SINGLE BIT(41)
-#define EPT_CAP_VPID_ALL   BIT(42)
+#define EPT_CAP_VPID_ALL    BIT(42)
 
 #define EPTP_WB    6ull
 #define EPTP_WALK4 (3ull << 3)
 #define EPTP_AD    BIT(6)
 
 static const char *const word_name[VMX_WORD_COUNT] = {
-	[VMX_PIN] = "pin-based",   [VMX_PROC] = "processor-based", [VMX_PROC2] = "secondary",
-	[VMX_EXIT] = "VM-exit",    [VMX_ENTRY] = "VM-entry",
+        [VMX_PIN] = "pin-based", [VMX_PROC] = "processor-based", [VMX_PROC2] = "secondary",
+        [VMX_EXIT] = "VM-exit",  [VMX_ENTRY] = "VM-entry",
 };
 
 /* Mandatory where disable is NULL; else optional, and a feature when all its rows are there. */
@@ -39,59 +39,59 @@ struct control {
 };
 
 static const struct control table[] = {
-	{VMX_PIN, PIN_EXT_INTR, "external-interrupt exiting", NULL, 0},
-	{VMX_PIN, PIN_NMI, "NMI exiting", NULL, 0},
-	{VMX_PIN, PIN_VIRTUAL_NMI, "virtual NMIs", NULL, 0},
-	{VMX_PROC, PROC_NMI_WINDOW, "NMI-window exiting", NULL, 0},
-	{VMX_PROC, PROC_INTR_WINDOW, "interrupt-window exiting", NULL, 0},
-	{VMX_PROC, PROC_TSC_OFFSET, "use TSC offsetting", NULL, 0},
-	{VMX_PROC, PROC_HLT, "HLT exiting", NULL, 0},
-	{VMX_PROC, PROC_CR8_LOAD, "CR8-load exiting", NULL, 0},
-	{VMX_PROC, PROC_CR8_STORE, "CR8-store exiting", NULL, 0},
-	{VMX_PROC, PROC_MSR_BITMAPS, "use MSR bitmaps", NULL, 0},
-	{VMX_PROC, PROC_SECONDARY, "activate secondary controls", NULL, 0},
-	{VMX_PROC2, PROC2_EPT, "enable EPT", NULL, 0},
-	{VMX_PROC2, PROC2_UNRESTRICTED, "unrestricted guest", NULL, 0},
-	{VMX_EXIT, EXIT_SAVE_DEBUG, "save debug controls", NULL, 0},
-	{VMX_EXIT, EXIT_HOST_64, "host address-space size", NULL, 0},
-	{VMX_EXIT, EXIT_SAVE_EFER, "save IA32_EFER", NULL, 0},
-	{VMX_EXIT, EXIT_LOAD_EFER, "load IA32_EFER", NULL, 0},
-	{VMX_ENTRY, ENTRY_LOAD_DEBUG, "load debug controls", NULL, 0},
-	{VMX_ENTRY, ENTRY_IA32E, "IA-32e mode guest", NULL, 0},
-	{VMX_ENTRY, ENTRY_LOAD_EFER, "load IA32_EFER", NULL, 0},
+        {VMX_PIN, PIN_EXT_INTR, "external-interrupt exiting", NULL, 0},
+        {VMX_PIN, PIN_NMI, "NMI exiting", NULL, 0},
+        {VMX_PIN, PIN_VIRTUAL_NMI, "virtual NMIs", NULL, 0},
+        {VMX_PROC, PROC_NMI_WINDOW, "NMI-window exiting", NULL, 0},
+        {VMX_PROC, PROC_INTR_WINDOW, "interrupt-window exiting", NULL, 0},
+        {VMX_PROC, PROC_TSC_OFFSET, "use TSC offsetting", NULL, 0},
+        {VMX_PROC, PROC_HLT, "HLT exiting", NULL, 0},
+        {VMX_PROC, PROC_CR8_LOAD, "CR8-load exiting", NULL, 0},
+        {VMX_PROC, PROC_CR8_STORE, "CR8-store exiting", NULL, 0},
+        {VMX_PROC, PROC_MSR_BITMAPS, "use MSR bitmaps", NULL, 0},
+        {VMX_PROC, PROC_SECONDARY, "activate secondary controls", NULL, 0},
+        {VMX_PROC2, PROC2_EPT, "enable EPT", NULL, 0},
+        {VMX_PROC2, PROC2_UNRESTRICTED, "unrestricted guest", NULL, 0},
+        {VMX_EXIT, EXIT_SAVE_DEBUG, "save debug controls", NULL, 0},
+        {VMX_EXIT, EXIT_HOST_64, "host address-space size", NULL, 0},
+        {VMX_EXIT, EXIT_SAVE_EFER, "save IA32_EFER", NULL, 0},
+        {VMX_EXIT, EXIT_LOAD_EFER, "load IA32_EFER", NULL, 0},
+        {VMX_ENTRY, ENTRY_LOAD_DEBUG, "load debug controls", NULL, 0},
+        {VMX_ENTRY, ENTRY_IA32E, "IA-32e mode guest", NULL, 0},
+        {VMX_ENTRY, ENTRY_LOAD_EFER, "load IA32_EFER", NULL, 0},
 
-	{VMX_PIN, PIN_PREEMPT_TIMER, "preemption timer", "preemption-timer", VMX_F_PREEMPT_TIMER},
-	{VMX_PROC, PROC_IO, "unconditional I/O exiting", "io-exiting", VMX_F_IO_UNCOND},
-	{VMX_PROC, PROC_MWAIT, "MWAIT exiting", "mwait-exit", VMX_F_MWAIT},
-	{VMX_PROC, PROC_MONITOR, "MONITOR exiting", "monitor-exit", VMX_F_MONITOR},
-	{VMX_PROC, PROC_RDPMC, "RDPMC exiting", "rdpmc-exit", VMX_F_RDPMC},
-	{VMX_PROC, PROC_TPR_SHADOW, "use TPR shadow", "virtual-interrupts", VMX_F_VIRT_INTR},
-	{VMX_PROC2, PROC2_VIRT_INTR, "virtual-interrupt delivery", "virtual-interrupts",
-	 VMX_F_VIRT_INTR},
-	{VMX_PROC2, PROC2_VPID, "enable VPID", "vpid", VMX_F_VPID},
-	{VMX_PROC2, PROC2_RDTSCP, "enable RDTSCP", "rdtscp", VMX_F_RDTSCP},
-	{VMX_PROC2, PROC2_INVPCID, "enable INVPCID", "invpcid", VMX_F_INVPCID},
-	{VMX_PROC2, PROC2_XSAVES, "enable XSAVES/XRSTORS", "xsaves", VMX_F_XSAVES},
-	{VMX_PROC2, PROC2_WBINVD, "WBINVD exiting", "wbinvd-exit", VMX_F_WBINVD},
-	{VMX_EXIT, EXIT_SAVE_PAT, "save IA32_PAT", "pat", VMX_F_PAT},
-	{VMX_EXIT, EXIT_LOAD_PAT, "load IA32_PAT", "pat", VMX_F_PAT},
-	{VMX_ENTRY, ENTRY_LOAD_PAT, "load IA32_PAT", "pat", VMX_F_PAT},
+        {VMX_PIN, PIN_PREEMPT_TIMER, "preemption timer", "preemption-timer", VMX_F_PREEMPT_TIMER},
+        {VMX_PROC, PROC_IO, "unconditional I/O exiting", "io-exiting", VMX_F_IO_UNCOND},
+        {VMX_PROC, PROC_MWAIT, "MWAIT exiting", "mwait-exit", VMX_F_MWAIT},
+        {VMX_PROC, PROC_MONITOR, "MONITOR exiting", "monitor-exit", VMX_F_MONITOR},
+        {VMX_PROC, PROC_RDPMC, "RDPMC exiting", "rdpmc-exit", VMX_F_RDPMC},
+        {VMX_PROC, PROC_TPR_SHADOW, "use TPR shadow", "virtual-interrupts", VMX_F_VIRT_INTR},
+        {VMX_PROC2, PROC2_VIRT_INTR, "virtual-interrupt delivery", "virtual-interrupts",
+         VMX_F_VIRT_INTR},
+        {VMX_PROC2, PROC2_VPID, "enable VPID", "vpid", VMX_F_VPID},
+        {VMX_PROC2, PROC2_RDTSCP, "enable RDTSCP", "rdtscp", VMX_F_RDTSCP},
+        {VMX_PROC2, PROC2_INVPCID, "enable INVPCID", "invpcid", VMX_F_INVPCID},
+        {VMX_PROC2, PROC2_XSAVES, "enable XSAVES/XRSTORS", "xsaves", VMX_F_XSAVES},
+        {VMX_PROC2, PROC2_WBINVD, "WBINVD exiting", "wbinvd-exit", VMX_F_WBINVD},
+        {VMX_EXIT, EXIT_SAVE_PAT, "save IA32_PAT", "pat", VMX_F_PAT},
+        {VMX_EXIT, EXIT_LOAD_PAT, "load IA32_PAT", "pat", VMX_F_PAT},
+        {VMX_ENTRY, ENTRY_LOAD_PAT, "load IA32_PAT", "pat", VMX_F_PAT},
 };
 
 /* Bits that may be forced on: reserved ones of the default1 class (SDM 3D A.2), and CR3 exiting,
  * which we can handle. */
 static const uint32_t tolerated[VMX_WORD_COUNT] = {
-	[VMX_PIN] = 0x16,
-	[VMX_PROC] = 0x0401e172,
-	[VMX_EXIT] = 0x36dff,
-	[VMX_ENTRY] = 0x11ff,
+        [VMX_PIN] = 0x16,
+        [VMX_PROC] = 0x0401e172,
+        [VMX_EXIT] = 0x36dff,
+        [VMX_ENTRY] = 0x11ff,
 };
 
 /* Controls turned on for a while at run time; in the words they start off. */
 static const uint32_t dynamic[VMX_WORD_COUNT] = {
-	[VMX_PIN] = PIN_PREEMPT_TIMER,
-	[VMX_PROC] = PROC_INTR_WINDOW | PROC_NMI_WINDOW,
-	[VMX_ENTRY] = ENTRY_IA32E,
+        [VMX_PIN] = PIN_PREEMPT_TIMER,
+        [VMX_PROC] = PROC_INTR_WINDOW | PROC_NMI_WINDOW,
+        [VMX_ENTRY] = ENTRY_IA32E,
 };
 
 static bool disabled(const char *word, const char *const *disable, unsigned disable_count)
@@ -115,13 +115,15 @@ static uint32_t may_of(const uint64_t *word, enum vmx_word w)
 void vmx_caps_read(struct vmx_caps *caps, bool (*rdmsr)(uint32_t index, uint64_t *value))
 {
 	static const uint32_t plain[] = {
-		[VMX_PIN] = MSR_VMX_PINBASED,    [VMX_PROC] = MSR_VMX_PROCBASED,
-		[VMX_PROC2] = MSR_VMX_PROCBASED2, [VMX_EXIT] = MSR_VMX_EXIT,
-		[VMX_ENTRY] = MSR_VMX_ENTRY,
+	        [VMX_PIN] = MSR_VMX_PINBASED,     [VMX_PROC] = MSR_VMX_PROCBASED,
+	        [VMX_PROC2] = MSR_VMX_PROCBASED2, [VMX_EXIT] = MSR_VMX_EXIT,
+	        [VMX_ENTRY] = MSR_VMX_ENTRY,
 	};
 	static const uint32_t exact[] = {
-		[VMX_PIN] = MSR_VMX_TRUE_PIN,   [VMX_PROC] = MSR_VMX_TRUE_PROC,
-		[VMX_EXIT] = MSR_VMX_TRUE_EXIT, [VMX_ENTRY] = MSR_VMX_TRUE_ENTRY,
+	        [VMX_PIN] = MSR_VMX_TRUE_PIN,
+	        [VMX_PROC] = MSR_VMX_TRUE_PROC,
+	        [VMX_EXIT] = MSR_VMX_TRUE_EXIT,
+	        [VMX_ENTRY] = MSR_VMX_TRUE_ENTRY,
 	};
 
 	memset(caps, 0, sizeof(*caps));

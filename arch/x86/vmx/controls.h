@@ -109,13 +109,13 @@ struct vmx_caps {
 
 struct vmx_controls {
 	uint32_t word[VMX_WORD_COUNT];
-	uint32_t features;       /* VMX_F_* */
-	uint32_t revision;       /* first word of VMXON regions and VMCSs */
-	uint32_t timer_shift;    /* the preemption timer counts TSC >> timer_shift */
-	uint64_t eptp_flags;     /* or-ed to the root's address */
+	uint32_t features;    /* VMX_F_* */
+	uint32_t revision;    /* first word of VMXON regions and VMCSs */
+	uint32_t timer_shift; /* the preemption timer counts TSC >> timer_shift */
+	uint64_t eptp_flags;  /* or-ed to the root's address */
 	/* Real CR0 and CR4 in the guest: bits that must be 1, and bits that may be. */
 	uint64_t cr0_must, cr0_may, cr4_must, cr4_may;
-	uint64_t cr4_guest;      /* CR4 bits that guests may set */
+	uint64_t cr4_guest; /* CR4 bits that guests may set */
 };
 
 /*

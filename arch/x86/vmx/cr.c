@@ -85,12 +85,12 @@ bool vmx_pdptes_load(struct hvm_vcpu *vcpu, uint64_t cr3)
 static struct vmx_cr_state cr_state(const struct vmx_vcpu *v)
 {
 	return (struct vmx_cr_state){
-		.cr0 = vmx_cr0_get(v),
-		.cr3 = vmcs_read(VMCS_GUEST_CR3),
-		.cr4 = vmx_cr4_get(v),
-		.efer = v->efer,
-		.cs_long = (v->efer & EFER_LMA) &&
-		           (vmcs_read(VMCS_GUEST_ATTR + 2 * HVM_CS) & ATTR_L),
+	        .cr0 = vmx_cr0_get(v),
+	        .cr3 = vmcs_read(VMCS_GUEST_CR3),
+	        .cr4 = vmx_cr4_get(v),
+	        .efer = v->efer,
+	        .cs_long =
+	                (v->efer & EFER_LMA) && (vmcs_read(VMCS_GUEST_ATTR + 2 * HVM_CS) & ATTR_L),
 	};
 }
 
@@ -156,12 +156,9 @@ static bool cr_write(struct hvm_vcpu *vcpu, unsigned cr, uint64_t value)
 	if (!s.cs_long)
 		value = (uint32_t)value;
 	switch (cr) {
-	case 0:
-		return cr0_write(vcpu, &s, value);
-	case 3:
-		return cr3_write(vcpu, &s, value);
-	default:
-		return cr4_write(vcpu, &s, value);
+	case 0: return cr0_write(vcpu, &s, value);
+	case 3: return cr3_write(vcpu, &s, value);
+	default: return cr4_write(vcpu, &s, value);
 	}
 }
 

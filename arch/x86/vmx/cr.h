@@ -50,9 +50,9 @@
 
 /* CR4 bits guests may have, where the processor does. Left out: VMXE and SMXE (no VMX or SMX for
  * guests), LA57 (the MMIO path walks four levels), CET and PKS (their MSRs are not switched). */
-#define CR4_GUEST                                                                                 \
-	(CR4_VME | CR4_PVI | CR4_TSD | CR4_DE | CR4_PSE | CR4_PAE | CR4_MCE | CR4_PGE | CR4_PCE | \
-	 CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_UMIP | CR4_FSGSBASE | CR4_PCIDE | CR4_OSXSAVE |        \
+#define CR4_GUEST                                                                                  \
+	(CR4_VME | CR4_PVI | CR4_TSD | CR4_DE | CR4_PSE | CR4_PAE | CR4_MCE | CR4_PGE | CR4_PCE |  \
+	 CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_UMIP | CR4_FSGSBASE | CR4_PCIDE | CR4_OSXSAVE |         \
 	 CR4_SMEP | CR4_SMAP | CR4_PKE)
 
 /* Of these, the ones whose real value is ours: machine checks must reach us whatever guests say. */

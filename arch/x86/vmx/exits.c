@@ -64,18 +64,10 @@ static void exception(struct hvm_vcpu *vcpu)
 	if ((event & EVENT_NMI_UNBLOCKED) && !vcpu->exception_pending)
 		nmi_block(v);
 	switch (EVENT_VECTOR(event)) {
-	case 1:
-		debug_exception(vcpu, v, event);
-		break;
-	case 17:
-		vmx_inject(vcpu, 17, (int64_t)vmcs_read(VMCS_EXIT_ERROR));
-		break;
-	case 18:
-		__asm__ volatile("int $18" : : : "memory");
-		break;
-	default:
-		raw(vcpu, REASON_EXCEPTION_NMI);
-		break;
+	case 1: debug_exception(vcpu, v, event); break;
+	case 17: vmx_inject(vcpu, 17, (int64_t)vmcs_read(VMCS_EXIT_ERROR)); break;
+	case 18: __asm__ volatile("int $18" : : : "memory"); break;
+	default: raw(vcpu, REASON_EXCEPTION_NMI); break;
 	}
 }
 
@@ -186,74 +178,40 @@ void vmx_exit_decode(struct hvm_vcpu *vcpu, uint32_t reason)
 
 	switch (reason) {
 	case REASON_EPT_MISCONFIG:
-	case REASON_EPT_VIOLATION:
-		memory(vcpu, reason);
-		break;
+	case REASON_EPT_VIOLATION: memory(vcpu, reason); break;
 	case REASON_EXTERNAL_INTERRUPT:
 		core_irq_window(); /* not acknowledged by the exit: the IDT takes it here */
 		exit->reason = HVM_EXIT_INTR;
 		break;
-	case REASON_PREEMPTION_TIMER:
-		timer(vcpu);
-		break;
-	case REASON_INTERRUPT_WINDOW:
-		exit->reason = HVM_EXIT_IRQ_WINDOW;
-		break;
-	case REASON_HLT:
-		exit->reason = HVM_EXIT_HLT;
-		break;
-	case REASON_IO:
-		io(vcpu);
-		break;
+	case REASON_PREEMPTION_TIMER: timer(vcpu); break;
+	case REASON_INTERRUPT_WINDOW: exit->reason = HVM_EXIT_IRQ_WINDOW; break;
+	case REASON_HLT: exit->reason = HVM_EXIT_HLT; break;
+	case REASON_IO: io(vcpu); break;
 	case REASON_MSR_READ:
-	case REASON_MSR_WRITE:
-		msr(vcpu, reason == REASON_MSR_WRITE);
-		break;
-	case REASON_CPUID:
-		exit->reason = HVM_EXIT_CPUID;
-		break;
-	case REASON_CR_ACCESS:
-		vmx_cr_access(vcpu);
-		break;
-	case REASON_VMCALL:
-		exit->reason = HVM_EXIT_HYPERCALL;
-		break;
-	case REASON_EXCEPTION_NMI:
-		exception(vcpu);
-		break;
+	case REASON_MSR_WRITE: msr(vcpu, reason == REASON_MSR_WRITE); break;
+	case REASON_CPUID: exit->reason = HVM_EXIT_CPUID; break;
+	case REASON_CR_ACCESS: vmx_cr_access(vcpu); break;
+	case REASON_VMCALL: exit->reason = HVM_EXIT_HYPERCALL; break;
+	case REASON_EXCEPTION_NMI: exception(vcpu); break;
 	case REASON_NMI_WINDOW:
 		exit->reason = HVM_EXIT_NONE; /* the next entry takes it in */
 		break;
-	case REASON_XSETBV:
-		exit->reason = HVM_EXIT_XSETBV;
-		break;
+	case REASON_XSETBV: exit->reason = HVM_EXIT_XSETBV; break;
 	case REASON_WBINVD:
-	case REASON_INVD:
-		exit->reason = HVM_EXIT_WBINVD;
-		break;
-	case REASON_PAUSE:
-		exit->reason = HVM_EXIT_PAUSE;
-		break;
+	case REASON_INVD: exit->reason = HVM_EXIT_WBINVD; break;
+	case REASON_PAUSE: exit->reason = HVM_EXIT_PAUSE; break;
 	case REASON_RDPMC: /* guests have no counters */
 		exit->reason = HVM_EXIT_NONE;
 		vmx_inject(vcpu, 13, 0);
 		break;
-	case REASON_TRIPLE_FAULT:
-		exit->reason = HVM_EXIT_TRIPLE_FAULT;
-		break;
-	case REASON_INIT:
-		exit->reason = HVM_EXIT_INIT;
-		break;
+	case REASON_TRIPLE_FAULT: exit->reason = HVM_EXIT_TRIPLE_FAULT; break;
+	case REASON_INIT: exit->reason = HVM_EXIT_INIT; break;
 	case REASON_GETSEC:
 	case REASON_VMCLEAR ... REASON_VMXON:
 	case REASON_MWAIT:
 	case REASON_MONITOR:
 	case REASON_INVEPT:
-	case REASON_INVVPID:
-		exit->reason = HVM_EXIT_UD;
-		break;
-	default:
-		raw(vcpu, reason);
-		break;
+	case REASON_INVVPID: exit->reason = HVM_EXIT_UD; break;
+	default: raw(vcpu, reason); break;
 	}
 }

@@ -19,10 +19,10 @@
 /* Exits caused by the instruction at RIP: no event was being delivered, and its length is known.
  * SDM 3C 28.2.4, 28.2.5. CPUID to XRSTORS, without the asynchronous and fault-like ones between. */
 #define REASON_BIT(r) (1ull << (r))
-#define REASONS_INSTRUCTION                                                                       \
-	((REASON_BIT(33) - REASON_BIT(REASON_CPUID)) | REASON_BIT(REASON_MWAIT) |                 \
+#define REASONS_INSTRUCTION                                                                        \
+	((REASON_BIT(33) - REASON_BIT(REASON_CPUID)) | REASON_BIT(REASON_MWAIT) |                  \
 	 REASON_BIT(REASON_MONITOR) | REASON_BIT(REASON_PAUSE) | REASON_BIT(46) | REASON_BIT(47) | \
-	 REASON_BIT(REASON_INVEPT) | REASON_BIT(51) | (REASON_BIT(56) - REASON_BIT(53)) |         \
+	 REASON_BIT(REASON_INVEPT) | REASON_BIT(51) | (REASON_BIT(56) - REASON_BIT(53)) |          \
 	 (REASON_BIT(62) - REASON_BIT(57)) | REASON_BIT(63))
 
 static bool is_instruction(uint32_t reason)
@@ -96,16 +96,13 @@ static void event_write(struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 	switch (EVENT_TYPE(v->event)) {
 	case EVENT_SOFT_INT:
 	case EVENT_PRIV_SOFT:
-	case EVENT_SOFT_EXCEPTION:
-		vmcs_write(VMCS_ENTRY_LEN, v->event_len);
-		break;
+	case EVENT_SOFT_EXCEPTION: vmcs_write(VMCS_ENTRY_LEN, v->event_len); break;
 	case EVENT_EXTERNAL:
 		/* Was being delivered when the exit came: it was allowed then and is now. */
 		interruptibility_set(v, v->interruptibility & ~(uint32_t)BLOCK_SHADOW);
 		vcpu->rflags |= HVM_RFLAGS_IF;
 		break;
-	default:
-		break;
+	default: break;
 	}
 	vmcs_write(VMCS_ENTRY_EVENT, v->event);
 }
@@ -206,8 +203,8 @@ static void timer_prepare(const struct hvm_vcpu *vcpu, struct vmx_vcpu *v)
 	}
 	if (vcpu->deadline_tsc != UINT64_MAX) {
 		pin |= PIN_PREEMPT_TIMER;
-		vmcs_write(VMCS_TIMER, vmx_timer_ticks(plat_tsc(), vcpu->deadline_tsc,
-		                                       vmx.ctl.timer_shift));
+		vmcs_write(VMCS_TIMER,
+		           vmx_timer_ticks(plat_tsc(), vcpu->deadline_tsc, vmx.ctl.timer_shift));
 	}
 	if (pin != v->pin) {
 		v->pin = pin;
@@ -253,16 +250,11 @@ static void event_requeue(struct hvm_vcpu *vcpu, struct vmx_vcpu *v, uint32_t ev
 	if (event & EVENT_ERROR)
 		v->event_error = (uint32_t)vmcs_read(VMCS_IDT_ERROR);
 	switch (EVENT_TYPE(event)) {
-	case EVENT_NMI:
-		interruptibility_set(v, v->interruptibility & ~(uint32_t)BLOCK_NMI);
-		break;
+	case EVENT_NMI: interruptibility_set(v, v->interruptibility & ~(uint32_t)BLOCK_NMI); break;
 	case EVENT_SOFT_INT:
 	case EVENT_PRIV_SOFT:
-	case EVENT_SOFT_EXCEPTION:
-		v->event_len = (uint32_t)vmcs_read(VMCS_EXIT_LEN);
-		break;
-	default:
-		break;
+	case EVENT_SOFT_EXCEPTION: v->event_len = (uint32_t)vmcs_read(VMCS_EXIT_LEN); break;
+	default: break;
 	}
 }
 

@@ -36,7 +36,7 @@ extern const char vmx_exit_entry[];
 static void msr_allow(uint8_t *bitmap, uint32_t index, bool read, bool write)
 {
 	uint32_t byte = (index & 0x1fff) / 8 + (index >= 0xc0000000u ? 1024 : 0);
-	uint8_t keep = (uint8_t)~(1u << (index & 7));
+	uint8_t keep = (uint8_t) ~(1u << (index & 7));
 
 	if (read)
 		bitmap[byte] &= keep;
@@ -47,9 +47,9 @@ static void msr_allow(uint8_t *bitmap, uint32_t index, bool read, bool write)
 void vmx_msr_bitmap_fill(uint8_t *bitmap)
 {
 	static const uint32_t guest_owned[] = {
-		MSR_SYSENTER_CS, MSR_SYSENTER_ESP, MSR_SYSENTER_EIP,
-		MSR_STAR, MSR_LSTAR, MSR_CSTAR, MSR_SFMASK,
-		MSR_FS_BASE, MSR_GS_BASE, MSR_KERNEL_GS_BASE,
+	        MSR_SYSENTER_CS, MSR_SYSENTER_ESP,   MSR_SYSENTER_EIP, MSR_STAR,
+	        MSR_LSTAR,       MSR_CSTAR,          MSR_SFMASK,       MSR_FS_BASE,
+	        MSR_GS_BASE,     MSR_KERNEL_GS_BASE,
 	};
 
 	memset(bitmap, 0xff, PAGE_SIZE);
@@ -129,14 +129,10 @@ static uint64_t selector(unsigned which)
 	__asm__ volatile("mov %%fs, %0" : "=r"(fs));
 	__asm__ volatile("mov %%gs, %0" : "=r"(gs));
 	switch (which) {
-	case VMCS_HOST_DS:
-		return ds;
-	case VMCS_HOST_ES:
-		return es;
-	case VMCS_HOST_FS:
-		return fs;
-	default:
-		return gs;
+	case VMCS_HOST_DS: return ds;
+	case VMCS_HOST_ES: return es;
+	case VMCS_HOST_FS: return fs;
+	default: return gs;
 	}
 }
 
@@ -188,8 +184,8 @@ void vmx_setup(struct hvm_vcpu *vcpu)
 static void reset_live_registers(void)
 {
 	static const uint32_t zero[] = {
-		MSR_STAR,           MSR_LSTAR,   MSR_CSTAR, MSR_SFMASK,
-		MSR_KERNEL_GS_BASE, MSR_TSC_AUX, MSR_XSS,
+	        MSR_STAR,           MSR_LSTAR,   MSR_CSTAR, MSR_SFMASK,
+	        MSR_KERNEL_GS_BASE, MSR_TSC_AUX, MSR_XSS,
 	};
 
 	for (unsigned i = 0; i < ARRAY_LEN(zero); i++)
@@ -207,12 +203,12 @@ void vmx_reset(struct hvm_vcpu *vcpu)
 {
 	struct vmx_vcpu *v = vmx_of(vcpu);
 	struct hvm_state s = {
-		.gdtr_limit = 0xffff,
-		.idtr_limit = 0xffff,
-		.cr0 = CR0_CD | CR0_NW | CR0_ET,
-		.pat = PAT_RESET,
-		.dr6 = 0xffff0ff0,
-		.dr7 = 0x400,
+	        .gdtr_limit = 0xffff,
+	        .idtr_limit = 0xffff,
+	        .cr0 = CR0_CD | CR0_NW | CR0_ET,
+	        .pat = PAT_RESET,
+	        .dr6 = 0xffff0ff0,
+	        .dr7 = 0x400,
 	};
 
 	reset_live_registers();

@@ -9,7 +9,7 @@
 
 enum vmcs_field {
 	VMCS_VPID = 0x0000,
-	VMCS_GUEST_SEL = 0x0800, /* + 2 * enum hvm_seg_index */
+	VMCS_GUEST_SEL = 0x0800,        /* + 2 * enum hvm_seg_index */
 	VMCS_INTERRUPT_STATUS = 0x0810, /* RVI in 7:0, SVI in 15:8 */
 	VMCS_HOST_ES = 0x0c00,
 	VMCS_HOST_CS = 0x0c02,
@@ -140,11 +140,11 @@ enum vmx_reason {
 
 /* Event words: VM-entry and VM-exit interruption information and IDT-vectoring information share
  * this layout. SDM 3C table 25-17. */
-#define EVENT_VECTOR(e)  ((e)&0xff)
-#define EVENT_TYPE(e)    ((e) >> 8 & 7)
-#define EVENT_ERROR      BIT(11)
+#define EVENT_VECTOR(e)     ((e)&0xff)
+#define EVENT_TYPE(e)       ((e) >> 8 & 7)
+#define EVENT_ERROR         BIT(11)
 #define EVENT_NMI_UNBLOCKED BIT(12)
-#define EVENT_VALID      BIT(31)
+#define EVENT_VALID         BIT(31)
 
 enum vmx_event_type {
 	EVENT_EXTERNAL = 0,

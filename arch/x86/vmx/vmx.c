@@ -193,6 +193,7 @@ static void vmx_cpuid_fit(uint32_t leaf, uint32_t out[4])
 		out[3] &= ~(uint32_t)BIT(27);
 }
 
+/* clang-format off */
 const struct hvm_ops hvm_vmx = {
 	.name = "vmx",
 	.exit_name = {
@@ -238,3 +239,4 @@ const struct hvm_ops hvm_vmx = {
 	.cpuid_fit = vmx_cpuid_fit,
 	.dump = vmx_dump,
 };
+/* clang-format on */

@@ -14,7 +14,7 @@ struct vmx_machine {
 	struct vmx_controls ctl;
 	struct nested_format ept;
 	unsigned maxphyaddr;
-	uint8_t *vmxon;      /* one page for each core */
+	uint8_t *vmxon; /* one page for each core */
 	unsigned core_count;
 };
 
@@ -30,21 +30,21 @@ static inline bool vmx_has(uint32_t feature)
  * only when the wanted value differs. Owned by the vCPU's core.
  */
 struct vmx_vcpu {
-	uint64_t host_rsp;               /* as the VMCS has it; switch.asm */
-	uint64_t rip, rsp, rflags;       /* as the VMCS has them */
-	uint64_t tsc_offset;             /* as the VMCS has it */
-	uint32_t pin, proc, entry;       /* as the VMCS has them */
-	uint32_t interruptibility;       /* as the VMCS has it */
+	uint64_t host_rsp;         /* as the VMCS has it; switch.asm */
+	uint64_t rip, rsp, rflags; /* as the VMCS has them */
+	uint64_t tsc_offset;       /* as the VMCS has it */
+	uint32_t pin, proc, entry; /* as the VMCS has them */
+	uint32_t interruptibility; /* as the VMCS has it */
 
 	/* Virtual-interrupt delivery: vmm's offer waits here for the guest's IF. NULL without it. */
-	uint32_t *virtual_apic;          /* one page; only IRR and ISR matter, TPR stays 0 */
-	uint32_t interrupt_status;       /* as the VMCS has it */
-	int offer;                       /* the vector in the page's IRR; -1: none */
+	uint32_t *virtual_apic;    /* one page; only IRR and ISR matter, TPR stays 0 */
+	uint32_t interrupt_status; /* as the VMCS has it */
+	int offer;                 /* the vector in the page's IRR; -1: none */
 
 	uint32_t event, event_error, event_len; /* for the next entry, if exception_pending */
-	bool flush;                      /* drop this VPID's translations before entry */
+	bool flush;                             /* drop this VPID's translations before entry */
 	bool launched;
-	bool initialised;                /* the VMCS holds guest state */
+	bool initialised; /* the VMCS holds guest state */
 
 	/* Registers that only change through us. */
 	uint64_t cr0_shadow, cr4_shadow; /* as the VMCS has them: the host-owned bits count */

@@ -5,7 +5,7 @@
 #include "arch/x86/core.h"
 #include "tests/system/hvm_smoke/smoke.h"
 
-#define GUEST(name) extern const uint8_t guest_##name[], guest_##name##_end[]
+#define GUEST(name)  extern const uint8_t guest_##name[], guest_##name##_end[]
 #define LOAD16(name) smoke_load(guest_##name, guest_##name##_end, false)
 #define LOAD64(name) smoke_load(guest_##name, guest_##name##_end, true)
 
@@ -37,15 +37,15 @@ GUEST(modes);
 GUEST(debug);
 
 /* Leaves the case at the first thing that is not so, with the text of it. */
-#define WANT(cond)                                                                                \
-	do {                                                                                      \
-		if (!(cond)) {                                                                    \
-			plat_log("  line %d: %s (exit %d)", __LINE__, #cond, v->exit.reason);     \
-			return false;                                                             \
-		}                                                                                 \
+#define WANT(cond)                                                                                 \
+	do {                                                                                       \
+		if (!(cond)) {                                                                     \
+			plat_log("  line %d: %s (exit %d)", __LINE__, #cond, v->exit.reason);      \
+			return false;                                                              \
+		}                                                                                  \
 	} while (0)
 
-#define GO(what) WANT(smoke_go() == HVM_EXIT_##what)
+#define GO(what)  WANT(smoke_go() == HVM_EXIT_##what)
 #define STEP(len) WANT(smoke_step(len))
 
 static struct hvm_vcpu *const v = &smoke.vcpu;
@@ -616,37 +616,37 @@ static bool many_exits(void)
 }
 
 const struct smoke_case smoke_cases[] = {
-	{"hlt", hlt},
-	{"cpuid", cpuid},
-	{"pio", pio},
-	{"outs", outs},
-	{"msr", msr},
-	{"kick", kick},
-	{"hole", hole},
-	{"irq_waits_for_if", irq_waits_for_if},
-	{"irq_offer_changes", irq_offer_changes},
-	{"irq_repeats", irq_repeats},
-	{"sti_shadow", sti_shadow},
-	{"irq_survives_fault", irq_survives_fault},
-	{"inject_ud", inject_ud},
-	{"inject_gp", inject_gp},
-	{"inject_pf", inject_pf},
-	{"guest_exceptions", guest_exceptions},
-	{"debug", debug},
-	{"nmi", nmi},
-	{"triple_fault", triple_fault},
-	{"deadline", deadline},
-	{"wake", wake},
-	{"hypercall", hypercall},
-	{"forbidden", forbidden},
-	{"cr8", cr8},
-	{"xsetbv", xsetbv},
-	{"wbinvd", wbinvd},
-	{"registers", registers},
-	{"tsc_offset", tsc_offset},
-	{"control_registers", control_registers},
-	{"modes", modes},
-	{"state_round_trip", state_round_trip},
-	{"many_exits", many_exits},
+        {"hlt", hlt},
+        {"cpuid", cpuid},
+        {"pio", pio},
+        {"outs", outs},
+        {"msr", msr},
+        {"kick", kick},
+        {"hole", hole},
+        {"irq_waits_for_if", irq_waits_for_if},
+        {"irq_offer_changes", irq_offer_changes},
+        {"irq_repeats", irq_repeats},
+        {"sti_shadow", sti_shadow},
+        {"irq_survives_fault", irq_survives_fault},
+        {"inject_ud", inject_ud},
+        {"inject_gp", inject_gp},
+        {"inject_pf", inject_pf},
+        {"guest_exceptions", guest_exceptions},
+        {"debug", debug},
+        {"nmi", nmi},
+        {"triple_fault", triple_fault},
+        {"deadline", deadline},
+        {"wake", wake},
+        {"hypercall", hypercall},
+        {"forbidden", forbidden},
+        {"cr8", cr8},
+        {"xsetbv", xsetbv},
+        {"wbinvd", wbinvd},
+        {"registers", registers},
+        {"tsc_offset", tsc_offset},
+        {"control_registers", control_registers},
+        {"modes", modes},
+        {"state_round_trip", state_round_trip},
+        {"many_exits", many_exits},
 };
 const unsigned smoke_case_count = sizeof(smoke_cases) / sizeof(smoke_cases[0]);

@@ -120,17 +120,13 @@ enum hvm_exit_reason smoke_go(void)
 			smoke.taken++;
 		}
 		switch (smoke.vcpu.exit.reason) {
-		case HVM_EXIT_IRQ_WINDOW:
-			smoke.windows++;
-			break;
+		case HVM_EXIT_IRQ_WINDOW: smoke.windows++; break;
 		case HVM_EXIT_NONE:
 		case HVM_EXIT_INTR:
 		case HVM_EXIT_TIMER:
 		case HVM_EXIT_NMI:
-		case HVM_EXIT_CR:
-			break;
-		default:
-			return smoke.vcpu.exit.reason;
+		case HVM_EXIT_CR: break;
+		default: return smoke.vcpu.exit.reason;
 		}
 		if (plat_tsc() >= limit_tsc) {
 			smoke.hung = true;
@@ -193,8 +189,8 @@ void quell_main(const struct boot_info *info)
 	const char *disable[MANIFEST_DISABLE_MAX];
 	bool ok = true;
 
-	if (manifest_parse((const char *)(uintptr_t)info->files[0].base_hpa, info->files[0].len_bytes,
-	                   &manifest, &error))
+	if (manifest_parse((const char *)(uintptr_t)info->files[0].base_hpa,
+	                   info->files[0].len_bytes, &manifest, &error))
 		manifest.disable_count = 0;
 	for (unsigned i = 0; i < manifest.disable_count; i++)
 		disable[i] = manifest.disable[i];

@@ -27,8 +27,8 @@ struct smoke {
 	struct hvm_vm vm;
 	struct hvm_vcpu vcpu;
 	uint8_t *ram;
-	unsigned taken;      /* interrupts the guest took since the case began */
-	unsigned windows;    /* exits because an interrupt's window opened, in all cases */
+	unsigned taken;   /* interrupts the guest took since the case began */
+	unsigned windows; /* exits because an interrupt's window opened, in all cases */
 	bool hung;
 };
 
