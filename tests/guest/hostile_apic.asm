@@ -1,6 +1,7 @@
 ; A guest of two processors that abuses its interrupt controllers: storms, nonsense, timers without
 ; pause, and starts its second processor again and again.
 %define GUEST_NAME "hostile_apic"
+%define GUEST_VCPUS 2
 %include "bzimage.inc"
 %include "hostile.inc"
 

@@ -1,6 +1,7 @@
 ; A guest whose descriptor tables lie in a device: no exception of its can ever be delivered. What
 ; becomes of it is its own affair, and that it ends.
 %define GUEST_NAME "hostile_idt"
+%define GUEST_ENDS "error"
 %include "bzimage.inc"
 
 guest_main:

@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(os.path.join(HERE, '..', '..'))
@@ -45,8 +47,9 @@ def want(condition, why):
 class Result:
     """One boot: exit code, serial log, and what can be told from it."""
 
-    def __init__(self, code, log, path):
+    def __init__(self, code, log, path, heard=()):
         self.code, self.log, self.path = code, log, path
+        self.heard = heard  # (seconds since the start, line) of all that tools/run said
 
     def has(self, text):
         return text in self.log
@@ -94,6 +97,8 @@ class Bench:
 
     def __init__(self, name):
         self.name = name
+        self.machine = 'none'  # the last it booted
+        self.cases = []        # results beside the test's own: (word, name, seconds, note)
         self.folder = os.path.join(BUILD, 'system', name)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.makedirs(self.folder)
@@ -111,6 +116,7 @@ class Bench:
 
     def command(self, manifest, machine='tcg', disk=None, cpus=0, memory='', timeout=300, efi=None, more=(), log='serial.log'):
         """The tools/run command line, with the manifest written and a log in this test's folder."""
+        self.machine = machine
         out = [os.path.join(ROOT, 'tools', 'run'), '--machine', machine, '--timeout', str(timeout), '--log', self.path(log),
                '--files', os.path.join(BUILD, 'tests', 'guest')]
         if manifest is not None:
@@ -130,18 +136,28 @@ class Bench:
     def boot(self, manifest, timeout=300, log='serial.log', **kw):
         """Boots and waits; keys and words as in command()."""
         command = self.command(manifest, timeout=timeout, log=log, **kw)
-        with open(self.path('console.log'), 'wb') as out:
-            code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                  timeout=timeout + 60).returncode
-        return self.result(code, log)
+        heard = []
+        start = time.monotonic()
+        with open(self.path('console.log'), 'w', encoding='utf-8') as out, \
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True, errors='replace') as child:
+            guard = threading.Timer(timeout + 60, child.kill)
+            guard.start()
+            try:
+                for line in child.stdout:
+                    heard.append((time.monotonic() - start, line.rstrip('\n')))
+                    out.write(line)
+            finally:
+                guard.cancel()
+        return self.result(child.returncode, log, heard)
 
-    def result(self, code, log='serial.log'):
+    def result(self, code, log='serial.log', heard=()):
         path = os.path.relpath(self.path(log), ROOT)
         if not os.path.exists(self.path(log)):
             with open(self.path('console.log'), errors='replace') as f:
                 raise Failure(f'tools/run did not start: {f.read()[-500:]}')
         with open(self.path(log), errors='replace') as f:
-            return Result(code, f.read(), path)
+            return Result(code, f.read(), path, heard)
 
 
 # The kernel's tests of its own ciphers take as long as the rest of its boot under emulation.
@@ -172,6 +188,11 @@ def cloud(cmdline, **kw):
 def small(name, kernel=None, memory='32M', **kw):
     """A guest from tests/guest."""
     return guest(name, kernel or name, '', '', memory, disks=('source = "null:1M"',), **kw)
+
+
+def mkdisk_plain(t, name, length):
+    """A file of mkdisk's pattern, without partitions, in the test's folder."""
+    t.file(name, mkdisk.pattern(0, length))
 
 
 def changed(image, part, block=512):

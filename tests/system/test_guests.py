@@ -1,6 +1,6 @@
 """Guests that do their work: fio on a partition, several guests, each way to end."""
 
-from machine import LINUX, MB, changed, cloud, fio_blocks, guest, mkdisk, small, unchanged, want
+from machine import LINUX, MB, changed, cloud, fio_blocks, guest, mkdisk, mkdisk_plain, small, unchanged, want
 
 
 def exit_count(result, name, reasons):
@@ -138,10 +138,6 @@ def ends(machine, name, kernel, how, code):
         r.expect_code(code)
         want(r.guest_stats(name)['ended'] == how, 'quell-stats tells another end')
     return test
-
-
-def mkdisk_plain(t, name, length):
-    t.file(name, mkdisk.pattern(0, length))
 
 
 def slow(function, seconds):
