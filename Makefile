@@ -68,7 +68,7 @@ $(B)/quell.elf: $(EFI_O) boot/quell.lds
 	@ld -nostdlib -shared -Bsymbolic -znocombreloc -znoexecstack -T boot/quell.lds \
 	    /usr/lib/crt0-efi-x86_64.o $(EFI_O) -o $@ -L/usr/lib -lgnuefi --no-undefined
 
-$(B)/quell.efi: $(B)/quell.elf
+$(B)/%.efi: $(B)/%.elf
 	@echo "  EFI     $@"
 	@objcopy -j .text -j .sdata -j .data -j .rodata -j .dynamic -j .dynsym -j .rel -j .rela -j .rel.* -j .rela.* -j .reloc \
 	    --target efi-app-x86_64 --subsystem=10 $< $@
@@ -189,10 +189,15 @@ $(B)/hvm-smoke.elf: $(SMOKE_O) boot/quell.lds
 	@ld -nostdlib -shared -Bsymbolic -znocombreloc -znoexecstack -T boot/quell.lds \
 	    /usr/lib/crt0-efi-x86_64.o $(SMOKE_O) -o $@ -L/usr/lib -lgnuefi --no-undefined
 
-$(B)/hvm-smoke.efi: $(B)/hvm-smoke.elf
-	@echo "  EFI     $@"
-	@objcopy -j .text -j .sdata -j .data -j .rodata -j .dynamic -j .dynsym -j .rel -j .rela -j .rel.* -j .rela.* -j .reloc \
-	    --target efi-app-x86_64 --subsystem=10 $< $@
+# --- a firmware with faults, which starts the hypervisor (tests/system/test_firmware.py) -------------
+SHIM_O := $(B)/efi/tests/system/firmware/shim.o
+
+$(SHIM_O): EFI_CF += $(BOOT_CF)
+
+$(B)/firmware-shim.elf: $(SHIM_O) boot/quell.lds
+	@echo "  LD      $@"
+	@ld -nostdlib -shared -Bsymbolic -znocombreloc -znoexecstack -T boot/quell.lds \
+	    /usr/lib/crt0-efi-x86_64.o $(SHIM_O) -o $@ -L/usr/lib -lgnuefi --no-undefined
 
 # --- the I/O core's loop as a host program: what a request, a pass and a source cost --------------
 # Linked from the hypervisor's own objects, so that what is measured is what runs.
